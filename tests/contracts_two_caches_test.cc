@@ -327,6 +327,32 @@ TEST_P(TwoCaches, ScalesOfAllSizes) {
   }
 }
 
+/// Nor need they say anything of codes' size: a group of zeros may have any scale.
+TEST_P(TwoCaches, ScalesOfSmallCodes) {
+  const CaseSpec spec = with_extra(indexed(v4(8, {200}), 128), 100, 3);
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.backend != GetParam() || kernel.name != std::string_view("fp8_64")) continue;
+    executor_.kernel = kernel.name;
+    ASSERT_TRUE(taken(spec));
+    for (const bool zeros : {true, false}) {
+      RandomCase c = runtime::make_case(spec, 1);
+      const auto pages = static_cast<int>(c.inputs.extra_kv_cache.shape[0]);
+      for (int token = 0; token < 3 * pages; ++token) {
+        auto* page = static_cast<std::uint8_t*>(const_cast<void*>(c.inputs.extra_kv_cache.data)) +
+                     token / 3 * c.inputs.extra_kv_cache.strides[0];
+        const int group = token % fp8_584::kGroups;
+        std::uint8_t* codes = page + fp8_584::data_offset(token % 3) + group * fp8_584::kGroup;
+        std::uint8_t& scale = page[fp8_584::scale_offset(3, token % 3) + group];
+        for (int i = 0; i < fp8_584::kGroup; ++i) {  // three bits are a subnormal's
+          codes[i] = zeros ? 0 : static_cast<std::uint8_t>((codes[i] & 0x80) | (codes[i] * 5 + i) % 8);
+        }
+        scale = static_cast<std::uint8_t>(zeros ? 127 + 120 : scale + 14);
+      }
+      expect_right(c, "small codes");
+    }
+  }
+}
+
 TEST_P(TwoCaches, WrongTensorsAreNamed) {
   const CaseSpec spec = with_extra(indexed(v4(8, {40}), 8), 8, 3);
   const RandomCase good = runtime::make_case(spec, 1);

@@ -29,6 +29,7 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
   if (lists) {
     const int heads = problem.query.heads / cache.heads;
     if (kernel == "mla_64_pingpong") return cache.qk_dim == 512 && cache.v_dim == 512;
+    if (kernel == "fp8_64") return cache.format == KvFormat::kFp8_584 && problem.sparse.enabled;
     if (kernel == "fp8_32") {
       return cache.format == KvFormat::kFp8_584 && problem.sparse.enabled && rows <= 32;
     }

@@ -32,7 +32,7 @@ cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry&
   if (is_fp8_584(problem)) {
     const bool alone = schedule::combines_shares(g.partition) || g.partition == schedule::Partition::kTurns ||
                        (g.partition == schedule::Partition::kWhole && cuda::has_rows_alike(problem));
-    return fp8_584_key(g.tile_rows, alone);
+    return fp8_584_key(g.tile_rows, alone && g.tile_rows < kRows64);
   }
   if (problem.cache.format != KvFormat::kE4m3) return key(g.tile_rows, g.team);
   const bool boxes = has_pages && !problem.sparse.enabled && problem.cache.page_size % kPageTokens == 0;

@@ -20,7 +20,7 @@ constexpr cuda::InstanceKey key(int tile_rows, int team = 1) {
 constexpr cuda::InstanceKey e4m3_key(int tile_rows, cuda::Loading loading, int team = 1) {
   return {Dtype::kU8, e4m3_latent::kDim, e4m3_latent::kLatentDim, tile_rows, loading, 1, team};
 }
-/// Of fp8_584. `alone`: a CTA has a share of one item, or whole items in turn.
+/// Of fp8_584. `alone`, of few rows: a CTA has a share of one item, or whole items in turn.
 constexpr cuda::InstanceKey fp8_584_key(int tile_rows, bool alone = false) {
   return {Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, tile_rows, cuda::Loading::kFp8_584, 1, 1, alone};
 }
@@ -40,6 +40,6 @@ inline constexpr std::array kFewRows584Keys = {fp8_584_key(8), fp8_584_key(16), 
 inline constexpr std::array kAlone584Keys = {fp8_584_key(8, true), fp8_584_key(16, true),
                                              fp8_584_key(32, true)};
 inline constexpr std::array kRows64Keys = {key(kRows64), e4m3_key(kRows64, cuda::Loading::kBoxes),
-                                           e4m3_key(kRows64, cuda::Loading::kTokens)};
+                                           e4m3_key(kRows64, cuda::Loading::kTokens), fp8_584_key(kRows64)};
 
 }  // namespace flashlatent::fp8

@@ -128,10 +128,16 @@ class OutputPart {
   }
 
   /// By what row n's sums are multiplied in the end; writes its lse. Of probabilities at most 2^kLargest;
-  /// `first_row()`: as partial_row().
+  /// `first_row()`: as partial_row(). `sink(place)`: of its head, if there are any.
   template <int kLargest, class FirstRow>
   __device__ __forceinline__ float finish_row(const parts::Work& work, FirstRow first_row, int n, float base,
                                               float sum) const {
+    return finish_row<kLargest>(work, first_row, n, base, sum,
+                                [&](const auto& to) { return __ldg(args_.output.sink + to.head); });
+  }
+  template <int kLargest, class FirstRow, class Sink>
+  __device__ __forceinline__ float finish_row(const parts::Work& work, FirstRow first_row, int n, float base,
+                                              float sum, Sink sink) const {
     const parts::RowScale scale = parts::finish_row(base, sum);
     float factor = scale.factor / (1 << kLargest);
     if (n < work.tile.rows) {
@@ -141,7 +147,7 @@ class OutputPart {
         const parts::RowPlace<__nv_bfloat16>& to = shared_.row_place[n];
         *to.lse = parts::final_lse(args_.output.empty_lse, scale.lse);
         if (args_.output.sink != nullptr) {
-          factor *= parts::sink_factor(scale.lse, __ldg(args_.output.sink + to.head));
+          factor *= parts::sink_factor(scale.lse, sink(to));
         }
       }
     }

@@ -26,6 +26,10 @@ constinit const Rows64Instances kRows64Instances =
                                                  .boxes = {.query = cuda::query_chunks_map},
                                                  .merges = true},
                                                 of_e4m3<Tokens::kE4m3Boxes>(cuda::Loading::kBoxes),
-                                                of_e4m3<Tokens::kE4m3Tokens>(cuda::Loading::kTokens)}});
+                                                of_e4m3<Tokens::kE4m3Tokens>(cuda::Loading::kTokens),
+                                                {.key = fp8_584_key(kRows64),
+                                                 .kernel = compiled<Tokens::kFp8_584>(),
+                                                 .boxes = {.query = cuda::query_chunks_map},
+                                                 .merges = true}}});
 
 }  // namespace flashlatent::fp8

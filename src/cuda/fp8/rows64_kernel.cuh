@@ -1,5 +1,5 @@
-// Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse, 64 query rows a tile: one warpgroup
-// loads, one scores, two multiply with V.
+// Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse, and from fp8_584 caches by one or two lists,
+// 64 query rows a tile: one warpgroup loads, one scores, two multiply with V.
 //
 //   loader     | 656 (576) bytes a token, as they are in the cache
 //   scorer     | S0 = K0 Q^T | S1 = K1 Q^T          | S2 = K2 Q^T          | ...
@@ -21,19 +21,23 @@ namespace flashlatent::fp8::rows64 {
 
 template <class Config>
 using MergeStep =
-    parts::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows, Config::kVDim>;
+    parts::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows, Config::kVDim, 4, 9,
+                     Config::kLists>;
 
 template <class Config>
 __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                       const CUtensorMap& query_map) {
   Scorer<Config> scorer(shared, args, query_map);
+  if constexpr (Config::kAsksAhead) scorer.ask_first();
   parts::ListPosition position(shared.segments);
   for (; !position.get().is_end(); position.next()) {
     const parts::Work& work = position.get();
-    if (work.blocks() <= 0) continue;
+    if (work.blocks() <= 0) {
+      if constexpr (Config::kAsksAhead) scorer.skip();
+      continue;
+    }
     scorer.begin(work);
-    const parts::Work* next = position.next_listed();
-    if (next != nullptr && !next->is_end()) scorer.look_ahead(next->tile);
+    scorer.look_ahead(position.next_listed());
     scorer.attend(work);
   }
 }
@@ -46,17 +50,24 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
     MergeStep<Config>::begin(args, shared.merge);
   }
   Output<Config> output(shared, args, query_map);
-  parts::list_and_attend(
+  parts::list_and_attend<false, Config::kLists>(
       shared.segments, args, kListingWarp, [](std::uint32_t) {},
       [&](const parts::Work& work) { output.attend(work); });
 }
 
 template <class Config>
+using LoaderOfBlocks = std::conditional_t<Config::kFp8_584, ListedRowLoader<SharedMemory<Config>>,
+                                        LoaderOf<SharedMemory<Config>>>;
+
+template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                      const CUtensorMap& kv_map) {
   // Not load_blocks(): of fp8_656 the loader would spill 30 words.
-  using BlockLoader = LoaderOf<SharedMemory<Config>>;
-  if constexpr (!Config::kE4m3) {
+  using BlockLoader = LoaderOfBlocks<Config>;
+  if constexpr (Config::kFp8_584) {
+    load_listed_rows(args, shared.segments,
+                     BlockLoader(args.cache, shared, threadIdx.x - Config::kComputeThreads));
+  } else if constexpr (!Config::kE4m3) {
     fp8::load_listed(args, shared.segments,
                      BlockLoader(args.cache, shared, threadIdx.x - Config::kComputeThreads));
   } else if (threadIdx.x < Config::kComputeThreads + BlockLoader::kThreads) {
@@ -74,14 +85,15 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
     for (int& restarts : shared.restarts) restarts = 0;
-    shared.segments.init(Config::kComputeThreads + LoaderOf<SharedMemory<Config>>::kThreads);
+    if constexpr (Config::kAsksAhead) shared.lists.next_query.request = -1;
+    shared.segments.init(Config::kComputeThreads + LoaderOfBlocks<Config>::kThreads);
     MergeStep<Config>::init(shared.merge);
     ptx::init(shared.has_query, 1);
     ptx::init(shared.scored, 128);
     ptx::init(shared.softened, Config::kOutputThreads);
     ptx::init(shared.p_free, Config::kOutputThreads);
     ptx::init(shared.has_p, Config::kOutputThreads);
-    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, LoaderOf<SharedMemory<Config>>::kArrivals);
+    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, LoaderOfBlocks<Config>::kArrivals);
     for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, Config::kComputeThreads);
     ptx::publish_barriers();
   }
@@ -95,6 +107,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  static_assert(offsetof(SharedMemory<Config>, blocks) - offsetof(SharedMemory<Config>, p) ==
+                (Config::kFp8_584 ? 2 : 1) * Config::kTileBytes);
   if (threadIdx.x == Config::kOutputThreads && args.query.rows_in_line) ptx::prefetch_map(query_map);
   if (Config::kBoxes && threadIdx.x == Config::kComputeThreads) ptx::prefetch_map(kv_map);
   set_up<Config>(shared);

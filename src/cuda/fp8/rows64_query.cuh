@@ -1,5 +1,5 @@
 // Q of a tile, by the warpgroup that scores, while the others are still at the output of the tile before:
-// fp16, for fp8_656 its RoPE part bf16, times a power of two that brings the tile's largest value to 2^14, so
+// fp16, its RoPE part bf16 but for e4m3 latents, times a power of two that brings the tile's largest value to 2^14, so
 // that bf16 values down to 2^-28 of it are exact. A call's first one by all three warpgroups that compute,
 // where its segment is short: 8 requests take 0.9 us less so, large batches up to 0.6 % more.
 //
@@ -28,13 +28,13 @@ class Query {
     const parts::RowTile& tile = work.tile;
     find_thread();
     meet<1>();
-    copy(tile);
-    if (thread_ < kRows) shared_.scored_rows.find(args_, tile, thread_);
+    if (!is_asked()) copy(tile);
+    if (!Config::kRowsAlike && thread_ < kRows) shared_.scored_rows.find(args_, tile, thread_);
     ptx::wait(shared_.has_query, parity_);
     parity_ ^= 1;
     const int exponent = is_first_ && is_short(work)
-                             ? bring_to_fp16<Config::kComputeGroups>(tile, Config::kOutputs)
-                             : bring_to_fp16<1>(tile, 0);
+                             ? bring_to_fp16<Config::kComputeGroups, kScorerTiles>(tile, Config::kOutputs)
+                             : bring_to_fp16<1, Config::kQueryTiles>(tile, 0);
     is_first_ = false;
     return args_.scale_log2 * parts::power_of_two(127 - exponent);
   }
@@ -44,12 +44,45 @@ class Query {
     if (!is_short(work)) return;
     find_thread();
     ptx::wait(shared_.has_query, 0);
-    bring_to_fp16<Config::kComputeGroups>(work.tile, threadIdx.x / 128);
+    bring_to_fp16<Config::kComputeGroups, kHelperTiles>(work.tile, threadIdx.x / 128);
+  }
+
+  /// Of a segment without blocks: what has been asked for is not its next one's. Nobody helps then.
+  __device__ __forceinline__ void skip() {
+    is_first_ = false;
+    if (!is_asked()) return;
+    ptx::wait(shared_.has_query, parity_);
+    parity_ ^= 1;
+    meet<1>();
+    if (threadIdx.x % 128 == 0) say_next(nullptr);
+    meet<1>();
+  }
+  /// Before a call's first segment is listed, where shapes tell its tile.
+  __device__ __forceinline__ void ask_first() const {
+    if (threadIdx.x % 128 == 0 && args_.query.rows_in_line && parts::is_in_turn(args_)) {
+      const parts::Work first = parts::whole_part(args_);
+      if (!first.is_end()) {
+        shared_.lists.next_query = first.tile.in_line(args_.query);
+        ask(shared_.lists.next_query);
+      }
+    }
+    meet<1>();
+  }
+  /// The next one, where there is one in line, may be asked for before it is taken; by a thread.
+  __device__ __forceinline__ void say_next(const parts::Work* next) const {
+    parts::RowsInLine& rows = shared_.lists.next_query;
+    rows.request = -1;
+    if (next != nullptr && next->blocks() > 0 && args_.query.rows_in_line) rows = next->tile.in_line(args_.query);
+  }
+  /// By the scorer, when all of its products with this one are done.
+  __device__ __forceinline__ void ask_ahead() const {
+    meet<1>();
+    if (threadIdx.x % 128 == 0 && shared_.lists.next_query.request >= 0) ask(shared_.lists.next_query);
   }
 
   /// A later tile's, so that it need not come from memory when it is taken.
   __device__ __forceinline__ void bring_to_l2(const parts::RowTile& tile) const {
-    constexpr int kRowBytes = fp8_656::kDim * sizeof(__nv_bfloat16), kLine = 128;
+    constexpr int kRowBytes = Config::kQkDim * sizeof(__nv_bfloat16), kLine = 128;
     const int thread = threadIdx.x % 128, n = thread / 2;
     if (n >= tile.rows) return;
     const auto* row =
@@ -64,7 +97,15 @@ class Query {
   static constexpr int kRows = Config::kRows;
   /// Its tile; of e4m3 latents it is as the others.
   static constexpr int kRope = Config::kE4m3 ? Config::kQueryTiles : Config::kQueryTiles - 1;
+  /// Of a call's first Q: those of each warpgroup that helps, and the scorer's, which are the last.
+  static constexpr int kHelperTiles = (Config::kQueryTiles + Config::kOutputs) / Config::kComputeGroups,
+                       kScorerTiles = Config::kQueryTiles - Config::kOutputs * kHelperTiles;
 
+  /// Has the next one been asked for?
+  __device__ __forceinline__ bool is_asked() const {
+    if constexpr (Config::kAsksAhead) return shared_.lists.next_query.request >= 0;
+    return false;
+  }
   __device__ __forceinline__ static bool is_short(const parts::Work& work) {
     return work.blocks() <= 16;
   }
@@ -79,31 +120,58 @@ class Query {
     ptx::named_sync(kGroups == 1 ? kScorerBarrier : kQueryBarrier, kGroups * 128);
   }
 
-  /// Where it lies, by so many warpgroups, of which this is number `group`. Returns the exponent of what it
-  /// is multiplied by.
-  template <int kGroups>
-  __device__ __forceinline__ int bring_to_fp16(const parts::RowTile& tile, int group) const {
-    constexpr int kTiles = Config::kQueryTiles / kGroups;
-    static_assert(kTiles * kGroups == Config::kQueryTiles);
+  /// Where it lies, by so many warpgroups, of which this is number `group` and has so many tiles. Returns the
+  /// exponent of what it is multiplied by.
+  template <int kGroups, int kTiles>
+  __device__ __forceinline__ int bring_to_fp16(const parts::RowTile& tile, int group) {
+    const int first = group * kHelperTiles;
     auto& query_max = reinterpret_cast<int(&)[4 * kGroups]>(shared_.query_max);
+    // By those who multiply ptxas would then make descriptors' addresses anew for each of their products.
+    if constexpr (Config::kGuessesQuery && kGroups == 1) {
+      if (convert_by_guess(tile)) return kGuess;
+    }
     const int max = static_cast<int>(
-        parts::QueryMax<kTiles, 128>(shared_.q[group * kTiles], thread_, tile.rows).of_warp());
+        parts::QueryMax<kTiles, 128>(shared_.q[first], thread_, tile.rows).of_warp());
     if (thread_ % 32 == 0) query_max[group * 4 + thread_ / 32] = max;
     meet<kGroups>();
     const int exponent = parts::query_exponent(query_max);
-    convert(group * kTiles, (group + 1) * kTiles, static_cast<std::uint32_t>(127 + exponent) * 0x00800080U);
+    convert(first, first + kTiles, static_cast<std::uint32_t>(127 + exponent) * 0x00800080U);
     ptx::fence_for_async_proxy();
     meet<kGroups>();
     return exponent;
   }
 
+  /// By one box.
+  __device__ __forceinline__ void ask(const parts::RowsInLine& rows) const {
+    ptx::arrive_expecting(shared_.has_query, sizeof(shared_.q));
+    ptx::copy_box(shared_.q, map_, 0, rows.first, 0, rows.request, shared_.has_query);
+  }
+
+  /// The same times 2^kGuess, which suits the queries of models, without asking for the largest value first. False
+  /// if it does not: then Q is as it is in memory again.
+  __device__ __forceinline__ bool convert_by_guess(const parts::RowTile& tile) {
+    auto& query_max = reinterpret_cast<int(&)[4]>(shared_.query_max);
+    const std::uint32_t pair = convert(0, Config::kQueryTiles, (127 + kGuess) * 0x00800080U) & 0x7FFF7FFFU;
+    const std::uint32_t largest = thread_ % kRows < tile.rows ? ::max(pair & 0xFFFF, pair >> 16) : 0;
+    const int of_warp = static_cast<int>(__reduce_max_sync(0xffffffff, largest));
+    if (thread_ % 32 == 0) query_max[thread_ / 32] = of_warp;
+    ptx::fence_for_async_proxy();
+    meet<1>();
+    int max = 0;
+#pragma unroll
+    for (const int x : query_max) max = ::max(max, x);
+    if (max >= kLeastGuessed && max < kMostGuessed) [[likely]] return true;
+    meet<1>();  // all have read the maxima
+    copy(tile);
+    ptx::wait(shared_.has_query, parity_);
+    parity_ ^= 1;
+    return false;
+  }
+
   /// As it is in memory.
   __device__ __forceinline__ void copy(const parts::RowTile& tile) const {
     if (args_.query.rows_in_line) {
-      if (thread_ != 0) return;
-      const parts::RowsInLine rows = tile.in_line(args_.query);
-      ptx::arrive_expecting(shared_.has_query, sizeof(shared_.q));
-      ptx::copy_box(shared_.q, map_, 0, rows.first, 0, rows.request, shared_.has_query);
+      if (thread_ == 0) ask(tile.in_line(args_.query));
     } else {
       parts::load_query<__nv_bfloat16, kRows, 0, Config::kQueryTiles, 128>(shared_.q[0], args_.query, tile,
                                                                            thread_);
@@ -112,9 +180,11 @@ class Query {
     }
   }
 
-  /// Some of its tiles. `factor`: two bf16. Tile by tile, not all at once: a call's first instructions are
+  /// Some of its tiles. `factor`: two bf16. Returns the larger magnitudes, with any sign, before that, of both
+  /// halves of a word. Tile by tile, not all at once: a call's first instructions are
   /// slow to come, and unrolled it took 5,000 to 7,000 clocks in place of 2,300.
-  __device__ __forceinline__ void convert(int begin, int end, std::uint32_t factor) const {
+  __device__ __forceinline__ std::uint32_t convert(int begin, int end, std::uint32_t factor) const {
+    std::uint32_t largest = 0;
     std::uint32_t units[4];
     uint4 next[4];
     auto load = [&](int tile, bool is_rope) {
@@ -133,6 +203,11 @@ class Query {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         to[i] = units[i];
+        if constexpr (Config::kGuessesQuery) {
+          largest = parts::larger_magnitudes(
+              parts::larger_magnitudes(largest, parts::larger_magnitudes(next[i].x, next[i].y)),
+              parts::larger_magnitudes(next[i].z, next[i].w));
+        }
         words[i][0] = parts::times_bf16(next[i].x, factor);
         words[i][1] = parts::times_bf16(next[i].y, factor);
         words[i][2] = parts::times_bf16(next[i].z, factor);
@@ -154,11 +229,16 @@ class Query {
         ptx::store_16_bytes(to[i], make_uint4(words[0][i], words[1][i], words[2][i], words[3][i]));
       }
     }
+    return largest;
   }
 
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
   const CUtensorMap& map_;
+  // Largest values of 2^-7 to 2^8 come to 2^-1 to 2^14 so: bf16 values down to 2^-15 of them are exact, and
+  // others right to 2^-24 of them.
+  static constexpr int kGuess = 6, kLeastGuessed = (127 - 7) << 7, kMostGuessed = (127 + 9) << 7;
+
   int thread_;                // in take() and help()
   bool is_first_ = true;      // of the call's
   std::uint32_t parity_ = 0;  // of when the next one has come

@@ -2,10 +2,11 @@
 //
 // K comes to registers as it is in the cache and is brought to fp16 there, in units of its token
 // (parts/fp8_units.cuh), so that all groups of a token add up in one sum. Units go into the exponents. e4m3
-// latents have none.
+// latents have none. What differs for fp8_584 are its scales (scales_584.cuh).
 #pragma once
 
 #include "cuda/fp8/e4m3_block.cuh"
+#include "cuda/fp8/odd_584.cuh"
 #include "cuda/fp8/products.cuh"
 #include "cuda/fp8/ring_place.cuh"
 #include "cuda/fp8/rows64_query.cuh"
@@ -19,8 +20,9 @@ class Scorer {
   __device__ __forceinline__ Scorer(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                     const CUtensorMap& query_map)
       : shared_(shared), args_(args), query_(shared, args, query_map) {
-    own_ = Config::kE4m3 ? parts::atoms::block_offset<Config::kChunks>(fragment().row, 0, thread() % 4)
-                         : fragment().row * fp8_656::kTokenBytes + thread() % 4;
+    own_ = Config::kE4m3      ? parts::atoms::block_offset<Config::kChunks>(fragment().row, 0, thread() % 4)
+           : Config::kFp8_584 ? pairs::data_offset(fragment().row) + thread() % 4
+                              : fragment().row * fp8_656::kTokenBytes + thread() % 4;
     // From itself: what a shuffle gives ptxas cannot make anew for each block, which would wait for it.
     own_ = __shfl_sync(0xffffffff, own_, threadIdx.x % 32);
   }
@@ -30,18 +32,36 @@ class Scorer {
     scale_ = query_.take(work);
     if constexpr (Config::kE4m3) scale_ *= cache_scale(args_);
   }
-  /// At the tile that is next.
-  __device__ __forceinline__ void look_ahead(const parts::RowTile& tile) const { query_.bring_to_l2(tile); }
+  /// Where Config::kAsksAhead: before the first segment is known, and at one without blocks.
+  __device__ __forceinline__ void ask_first() const { query_.ask_first(); }
+  __device__ __forceinline__ void skip() { query_.skip(); }
+  /// At what is next; null: it is not known.
+  __device__ __forceinline__ void look_ahead(const parts::Work* next) const {
+    if (next != nullptr && next->is_end()) next = nullptr;
+    if (next != nullptr) query_.bring_to_l2(next->tile);
+    if constexpr (Config::kAsksAhead) {
+      if (thread() == 0) query_.say_next(next);
+    }
+  }
 
   /// All blocks of a segment, of which there are some.
   __device__ __forceinline__ void attend(const parts::Work& work) {
-    int limit = rows().limit(work, 0) - work.segment.block_begin * 64;  // of the first row, from the block on
+    // Of the first row, from the block on.
+    int limit = Config::kRowsAlike ? 0 : rows().limit(work, 0) - work.segment.block_begin * 64;
 #pragma unroll 1
     for (int left = work.blocks(); left > 0; --left) {
       if constexpr (Config::kE4m3) {
         score_e4m3();
+      } else if constexpr (Config::kFp8_584) {
+        score_584();
       } else {
         score();
+      }
+      if constexpr (Config::kAsksAhead) {
+        if (left == 1) {
+          ptx::wgmma_wait<0>();
+          query_.ask_ahead();
+        }
       }
       publish(work, limit);
       slot_.next();
@@ -59,7 +79,8 @@ class Scorer {
   /// read 64 bytes of two of them meet in no bank.
   __device__ __forceinline__ static parts::Fragment fragment() {
     const parts::Fragment own = parts::fragment_of(thread());
-    if constexpr (Config::kE4m3) return own;  // two tokens of an atom follow one another
+    // Two tokens of an atom follow one another, and those of a pair lie in other banks.
+    if constexpr (Config::kTokens != Tokens::kFp8_656) return own;
     const int i = own.row % 8;
     return {own.row - i + i % 2 * 4 + i / 2, own.column};
   }
@@ -135,6 +156,54 @@ class Scorer {
         ptx::wgmma_commit();
       }
     }
+  }
+
+  /// The same of fp8_584. While nothing is under way it is asked whether there are odd tokens: what is done about
+  /// them needs registers.
+  __device__ __forceinline__ void score_584() {
+    const int slot = slot_.slot();
+    ptx::wait(shared_.full[slot], slot_.parity());
+    const std::uint32_t row = ptx::shared_address(shared_.blocks[slot]) + (own_ & ~15U) + own_ % 4 * 16;
+    const std::uint32_t scales =
+        ptx::shared_address(shared_.blocks[slot]) + pairs::scale_offset(fragment().row);
+    const auto scales_of = [&](int half) { return UnitScales::at(scales + half * pairs::kEightTokens); };
+    UnitScales low = scales_of(0), high = scales_of(1);
+    const fp8::KeyBytes rope = keys(row + Config::kRopeOffset), more_rope = keys(row + Config::kRopeOffset + 64);
+    if (ptx::named_any(kScorerBarrier, 128, low.is_odd() || high.is_odd())) [[unlikely]] {
+      if (thread() < 64) {
+        tame_token(shared_.blocks[slot] + pairs::data_offset(thread()),
+                   shared_.blocks[slot] + pairs::scale_offset(thread()));
+      }
+      ptx::named_sync(kScorerBarrier, 128);
+      low = scales_of(0), high = scales_of(1);
+    }
+    const std::uint64_t q =
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
+    fp8::KeyBytes bytes = keys(row);
+    fp8::Operands a[2];
+    fp8::take_rope(a[1], rope, more_rope);
+    scale_rope(a[1], low.inverse_pair(), high.inverse_pair());
+    ptx::pin_registers(s_);
+    ptx::wgmma_fence();
+    fp8::multiply<__nv_bfloat16, kRows>(s_, a[1], q + fp8_584::kGroups * kTileStep, false);
+    ptx::wgmma_commit();
+    units_[0] = low.unit();
+    units_[1] = high.unit();
+    Ratios584 ratios;
+    find_ratios(ratios, low, high);
+    put_tokens_584(ratios);
+#pragma unroll
+    for (int i = 0; i < fp8_584::kGroups; ++i) {
+      if (i >= 1) ptx::wgmma_wait<1>();
+      widen_keys(a[i % 2], bytes, __byte_perm(ratios[i], 0, 0x1010), __byte_perm(ratios[i], 0, 0x3232));
+      if (i + 1 < fp8_584::kGroups) bytes = keys(row + (i + 1) * 64);
+      ptx::wgmma_fence();
+      fp8::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
+      ptx::wgmma_commit();
+    }
+  }
+  __device__ __forceinline__ static fp8::KeyBytes keys(std::uint32_t row) {
+    return fp8::KeyBytes::at<Config::kTokenBytes>(row);
   }
 
   /// The same from e4m3 latents.
@@ -240,11 +309,13 @@ class Scorer {
     for (int i = 0; i < kRows / 2; ++i) {
       s_[i] = i % 4 < 2 ? fmaf(s_[i], low_scale, low_log) : fmaf(s_[i], high_scale, high_log);
     }
-    if (live != parts::kAllLive || partial_tokens(live, limit) != 0) [[unlikely]] {
-      const int first = rows().limit(work, 0) - limit;
+    if (live != parts::kAllLive || (!Config::kRowsAlike && partial_tokens(live, limit) != 0)) [[unlikely]] {
+      const int first = Config::kRowsAlike ? 0 : rows().limit(work, 0) - limit;
       parts::Fragment own = fragment();
       asm volatile("" : "+r"(own.row));  // nothing of this is to be kept in registers meanwhile
-      parts::mask_columns<kRows>(s_, live, own, [&](int n) { return rows().limit(work, n) - first; });
+      parts::mask_columns<kRows>(s_, live, own, [&](int n) {
+        return Config::kRowsAlike ? 64 : rows().limit(work, n) - first;
+      });
       masked = true;
     }
     ptx::wait(shared_.softened, softened_ ^ 1);
@@ -253,7 +324,7 @@ class Scorer {
     const int token = fragment().row;
 #pragma unroll
     for (int j = 0; j < kRows / 8; ++j) {
-      const int place = Scores<Config::kE4m3>::place(token, j % 4 * 8 + fragment().column) + j / 4 * 32;
+      const int place = Scores<Config>::place(token, j % 4 * 8 + fragment().column) + j / 4 * 32;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {  // eight tokens on rows lie as here
         *reinterpret_cast<float2*>(&shared_.scores.of_token[token + 8 * half][place]) =
@@ -266,15 +337,36 @@ class Scorer {
 
   /// A lane of the quad a group. `ratios`: of both tokens.
   __device__ __forceinline__ void put_tokens(const std::uint32_t (&ratios)[fp8_656::kGroups]) const {
-    TokenScales& to = shared_.tokens[slot_.slot()];
-    const int group = thread() % 4, token = fragment().row;
+    const int group = thread() % 4;
     const std::uint32_t first = group % 2 == 0 ? ratios[0] : ratios[1],
-                        last = group % 2 == 0 ? ratios[2] : ratios[3], mine = group < 2 ? first : last;
-    to.ratio[group][token] = static_cast<std::uint16_t>(mine);
-    to.ratio[group][token + 8] = static_cast<std::uint16_t>(mine >> 16);
-    if (group != 0) return;
-    to.share[token] = parts::power_of_two(254 - Config::kLargestP - units_[0]);
-    to.share[token + 8] = parts::power_of_two(254 - Config::kLargestP - units_[1]);
+                        last = group % 2 == 0 ? ratios[2] : ratios[3];
+    put_ratio(group, group < 2 ? first : last);
+    put_shares(Config::kLargestP);
+  }
+  /// A lane of the quad a group, and the fourth after it.
+  __device__ __forceinline__ void put_tokens_584(const Ratios584& ratios) const {
+    const int group = thread() % 4;
+    const std::uint32_t first = group % 2 == 0 ? ratios[0] : ratios[1],
+                        last = group % 2 == 0 ? ratios[2] : ratios[3],
+                        after = group % 2 == 0 ? ratios[4] : ratios[5];
+    put_ratio(group, group < 2 ? first : last);
+    put_ratio(group + 4, group < 2 ? after : ratios[6]);
+    put_shares(0);
+  }
+  /// Of both tokens.
+  __device__ __forceinline__ void put_ratio(int group, std::uint32_t ratio) const {
+    auto& to = shared_.tokens[slot_.slot()].ratio[group];
+    const int token = fragment().row;
+    to[ratio_place<Config>(token)] = static_cast<std::uint16_t>(ratio);
+    to[ratio_place<Config>(token + 8)] = static_cast<std::uint16_t>(ratio >> 16);
+  }
+  /// By a lane of the quad: inverse units times 2^-powers.
+  __device__ __forceinline__ void put_shares(int powers) const {
+    if (thread() % 4 != 0) return;
+    float(&to)[64] = shared_.tokens[slot_.slot()].share;
+    const int token = fragment().row;
+    to[token] = parts::power_of_two(254 - powers - units_[0]);
+    to[token + 8] = parts::power_of_two(254 - powers - units_[1]);
   }
 
   static constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;

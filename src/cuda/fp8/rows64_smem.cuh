@@ -1,6 +1,7 @@
 // Every byte of shared memory of the 64-row kernel, once.
 #pragma once
 
+#include "cuda/fp8/listed_row_loader.cuh"
 #include "cuda/fp8/rows64_config.h"
 #include "cuda/fp8/tile_rows.cuh"
 #include "cuda/parts/merge_step.cuh"
@@ -12,27 +13,47 @@ namespace flashlatent::fp8::rows64 {
 /// S^T of a block as exponents to base 2: 64 tokens of kRows query rows each. Eight rows change places with
 /// eight others from token to token, so that neither who writes fragments (Scorer::fragment()) nor who reads
 /// rows meets in a bank.
-template <bool kE4m3>
+template <class Config>
 struct Scores {
   float of_token[64][parts::kTileRows];
 
   __device__ __forceinline__ static int place(int token, int row) {
-    return row ^ (kE4m3 ? token % 4 : token % 2 * 2 + token / 4 % 2) * 8;
+    return row ^ (Config::kTokens != Tokens::kFp8_656 ? token % 4 : token % 2 * 2 + token / 4 % 2) * 8;
   }
 };
 
-/// Of fp8_656, of a block's tokens: ratios of V's scales to its unit (parts/fp8_units.cuh), and by what a
-/// probability times its unit is multiplied in the row's sum.
-struct TokenScales {
-  std::uint16_t ratio[fp8_656::kGroups][64];
+/// Of fp8_656 and fp8_584, of a block's tokens: ratios of V's scales to its unit (parts/fp8_units.cuh), and by
+/// what a probability times its unit is multiplied in the row's sum. The eighth group of fp8_584 is RoPE, which
+/// has none.
+template <class Config>
+struct alignas(16) TokenScales {
+  std::uint16_t ratio[Config::kGroups][64];
   float share[64];
 };
+
+/// Where ratio_place() puts a token's ratio: of fp8_584 a lane of a quad finds its 16 tokens' together.
+template <class Config>
+__device__ __forceinline__ int ratio_place(int token) {
+  return Config::kFp8_584 ? token % 8 / 2 * 16 + token / 8 * 2 + token % 2 : token;
+}
+
+/// What fp8_584 has beside: P without units in bf16, for RoPE's part of V, and what the loader keeps of lists.
+template <class Config>
+struct PlainP {
+  std::uint8_t p[Config::kTileBytes];
+};
+struct LoadedLists {
+  ListedRanges of_warp[4];
+  float sink[parts::kTileRows];  // of rows, where heads have any
+  parts::RowsInLine next_query;  // asked for when this one is done with; of no request: there is none
+};
+struct None {};
 
 template <class Config_>
 struct alignas(1024) SharedMemory {
   using Config = Config_;
 
-  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16; for fp8_656 RoPE in bf16, last
+  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16; RoPE in bf16, last, but for e4m3
   union {
     std::uint8_t p[Config::kTileBytes];                  // of a block
     struct {                                             // at a segment's end
@@ -40,9 +61,11 @@ struct alignas(1024) SharedMemory {
       float scale[Config::kOutputs][Config::kRows];      // by which they come to fp16
     } partial;
   };
+  [[no_unique_address]] std::conditional_t<Config::kFp8_584, PlainP<Config>, None> plain;
   std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];  // tokens as they are in the cache
-  Scores<Config::kE4m3> scores;
-  TokenScales tokens[Config::kSlots];
+  Scores<Config> scores;
+  TokenScales<Config> tokens[Config::kSlots];
+  [[no_unique_address]] std::conditional_t<Config::kFp8_584, LoadedLists, None> lists;
   float by_sharer[Config::kSharers][Config::kRows];  // maxima, sums
   float factor[Config::kRows];                       // by which outputs shrink, or what they end with
   RowsBehind<Config::kRows> scored_rows,

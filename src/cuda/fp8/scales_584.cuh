@@ -35,7 +35,14 @@ struct Scales584 {
     return (group < 4 ? words[0] : words[1]) >> group % 4 * 8;
   }
 
-  /// The largest byte of the seven.
+  /// The least and the largest byte of the seven.
+  __device__ __forceinline__ std::uint32_t least() const {
+    constexpr std::uint32_t kEven = 0x00FF00FF;
+    const std::uint32_t low = __vminu2(words[0] & kEven, words[0] >> 8 & kEven);
+    const std::uint32_t high = __vminu2(words[1] & kEven, (words[1] >> 8 & 0xFF) | 0xFF0000);
+    const std::uint32_t both = __vminu2(low, high);
+    return min(both & 0xFFFF, both >> 16);
+  }
   __device__ __forceinline__ std::uint32_t largest() const {
     constexpr std::uint32_t kEven = 0x00FF00FF;
     const std::uint32_t low = __vmaxu2(words[0] & kEven, words[0] >> 8 & kEven);

@@ -63,9 +63,11 @@ class HalvesOfColumns {
   __device__ __forceinline__ HalvesOfColumns(const Accumulators& o, int half, Bounds& bounds, Scales& scales)
       : o_(o), half_(half), bounds_(bounds), scales_(scales) {}
 
-  /// `factor`: the final factor of each row's sums.
+  /// `factor`: the final factor of each row's sums. `last`: by how many words a thread's columns of the last
+  /// chunk lie elsewhere than in the others (word_of()).
   __device__ __forceinline__ void write(const PartialArguments& partial, std::int64_t first_row,
-                                        const Work& work, const float (&factor)[kRows]) const {
+                                        const Work& work, const float (&factor)[kRows],
+                                        int last = 0) const {
     put_bounds([](float x) { return fabsf(x); }, [](float a, float b) { return a + b; });
     meet();
     float bound_of_row = Threads::thread() < kRows ? bound(Threads::thread()) : 0.0F;
@@ -83,14 +85,20 @@ class HalvesOfColumns {
       if (n < work.tile.rows) partial_unit(partial, first_row + n, half_) = factor[n] * fp16.unit;
     }
     meet();
-    // Columns c and c + 1 of a row are word c % 32 / 8 of packet c / 32 * 4 + c % 8 / 2.
-    const int at = Threads::thread() / 32, lane = Threads::thread() % 32 / 4;
-    const int word = (at / 2 * 4 + lane % 4) * 4 + at % 2 * 2 + lane / 4;
+    const int word = word_of(Threads::thread() / 32, Threads::thread() % 32 / 4);
     auto* first = reinterpret_cast<std::uint32_t*>(packets_of(partial, first_row, kVDim, half_)) + word;
     put_rows<Threads>(
         o_, [&](int n) { return n < work.tile.rows ? first + n * (kVDim / 2) : nullptr; },
         [&](int n) { return scales_[half_][n]; },
-        [&](std::uint32_t* out, int chunk, float a, float b) { out[chunk * 32] = pack<__half>(a, b); });
+        [&](std::uint32_t* out, int chunk, float a, float b) {
+          out[chunk * 32 + (chunk == kChunks - 1 ? last : 0)] = pack<__half>(a, b);
+        });
+  }
+
+  /// Of a warp's pair of columns: columns c and c + 1 of a row are word c % 32 / 8 of packet
+  /// c / 32 * 4 + c % 8 / 2.
+  __device__ __forceinline__ static int word_of(int warp, int pair) {
+    return (warp / 2 * 4 + pair % 4) * 4 + warp % 2 * 2 + pair / 4;
   }
 
  private:

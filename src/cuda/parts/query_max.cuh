@@ -33,7 +33,7 @@ class QueryMax {
 
   /// This warp's largest finite magnitude, as bf16.
   __device__ __forceinline__ std::uint32_t of_warp() const {
-    const std::uint32_t max = look_through<kCount / 3>([](std::uint32_t pair) { return pair; });
+    const std::uint32_t max = look_through<kAtOnce>([](std::uint32_t pair) { return pair; });
     if (max < kInfinite) return max;
     return look_through<1>(
         [](std::uint32_t pair) { return pair & __vcmpltu2(pair & 0x7FFF7FFFU, kInfinite * 0x10001U); });
@@ -45,12 +45,13 @@ class QueryMax {
   // turns until a thread is at the same row again
   static constexpr int kTurns = static_cast<int>(sizeof(Tile)) / kBytes;
   static constexpr int kCount = kChunks * kTurns;
-  static_assert(sizeof(Tile) % kBytes == 0 && kCount % 3 == 0);
+  static constexpr int kAtOnce = kCount % 3 == 0 ? kCount / 3 : 2 * kTurns;
+  static_assert(sizeof(Tile) % kBytes == 0 && kCount % kAtOnce == 0 && kAtOnce % kTurns == 0);
 
-  template <int kAtOnce, class Finite>
+  template <int kUnroll, class Finite>
   __device__ __forceinline__ std::uint32_t look_through(Finite finite) const {
     std::uint32_t of_turn[kTurns] = {};
-#pragma unroll kAtOnce
+#pragma unroll kUnroll
     for (int i = 0; i < kCount; ++i) {
       const uint4 of = ptx::load_shared_16_bytes(first_ + i * kBytes);
       std::uint32_t& max = of_turn[i % kTurns];

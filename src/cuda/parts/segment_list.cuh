@@ -6,7 +6,9 @@
 #pragma once
 
 #include "cuda/parts/segments.cuh"
+#include "cuda/parts/shares.cuh"
 #include "cuda/parts/work_queue.cuh"
+#include "plan/turns.h"
 
 namespace flashlatent::parts {
 
@@ -76,6 +78,40 @@ __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeA
   ptx::arrive(shared.all_listed);
 }
 
+/// Are parts whole items in turn, or one whole item each, which shapes tell? Nobody reads a plan then.
+__device__ __forceinline__ bool is_in_turn(const DecodeArguments& args) {
+  const schedule::Partition partition = args.geometry.partition;
+  return args.query.begins == nullptr &&
+         (partition == schedule::Partition::kWhole || partition == schedule::Partition::kTurns);
+}
+
+/// A warp lists a part's next items where that holds and tokens are of two lists.
+__device__ __forceinline__ void list_in_turn(SegmentList& shared, const DecodeArguments& args,
+                                             bool is_first) {
+  if (threadIdx.x % 32 == 0) {
+    const schedule::Geometry& g = args.geometry;
+    schedule::Cut at =
+        is_first ? schedule::whole_cut(g, args.lanes.quotient(blockIdx.x)) : shared.walked_to;
+#pragma unroll 1
+    for (int i = 0; i < kListed; ++i) {
+      Work work = whole_item(args, at);
+      const bool is_end = work.is_end();
+      if (is_end) {
+        shared.list[i].segment.request = -1;  // only this, as above
+      } else {
+        place_blocks(g, work, schedule::length_of(g, args.cache.list_lengths, work.segment.request));
+        shared.list[i] = work;
+      }
+      if (i == 0) ptx::arrive(shared.first_listed);
+      if (is_end) break;
+      at = schedule::turn_after(g, at);
+    }
+    shared.walked_to = at;
+    ptx::arrive(shared.all_listed);
+  }
+  __syncwarp();
+}
+
 /// A warp makes the list where a part is one segment (parts/shares.cuh): that segment, or an end.
 __device__ __forceinline__ void list_share(SegmentList& shared, const Work& work) {
   if (threadIdx.x % 32 == 0) {
@@ -129,14 +165,21 @@ class ListPosition {
 };
 
 /// The walk of the role whose warp `lister` makes the lists, before it has anything else to do: calls
-/// `begin(parity)` at each list's begin and `attend(work)` for each segment.
-template <bool kTurns = false, class Begin, class Attend>
+/// `begin(parity)` at each list's begin and `attend(work)` for each segment. kLists: tokens are of two lists, and
+/// parts may be whole items in turn.
+template <bool kTurns = false, bool kLists = false, class Begin, class Attend>
 __device__ __forceinline__ void list_and_attend(SegmentList& shared, const DecodeArguments& args, int lister,
                                                 Begin begin, Attend attend) {
   ListPosition position(shared);
   bool is_first = true;
   do {
-    if (threadIdx.x / 32 == lister) list_segments<kTurns>(shared, args, is_first);
+    if (threadIdx.x / 32 == lister) {
+      if (kLists && is_in_turn(args)) {
+        list_in_turn(shared, args, is_first);
+      } else {
+        list_segments<kTurns, kLists>(shared, args, is_first);
+      }
+    }
     is_first = false;
     __syncwarp();
     begin(position.parity());

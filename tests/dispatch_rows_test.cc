@@ -105,6 +105,19 @@ TEST(DispatchRows, ProductsOfAnE4m3CacheDecide) {
   }
 }
 
+// Bytes of fp8_584 go to the tensor cores only where all rows of a tile attend to the same tokens.
+TEST(DispatchRows, Fp8_32TakesFp8_584ByIndices) {
+  const DecodeProblem problem = problem_of(KvFormat::kFp8_584, 512, 32, 4);
+  EXPECT_EQ(reason_of(sparse(problem), "fp8_32"), "");
+  EXPECT_EQ(reason_of(with_extra(problem), "fp8_32"), "");
+  for (const DecodeProblem& paged : {problem, with_window(problem)}) {
+    EXPECT_EQ(reason_of(paged, "fp8_32"),
+              "tokens of the fp8_584 cache come by page table; indices are accepted");
+  }
+  EXPECT_EQ(
+      reason_of(sparse(problem_of(KvFormat::kFp8_584, 512, 33, 1)), "fp8_32").find("h_q / h_kv is 33; "), 0U);
+}
+
 // Where query tokens have tokens of their own, s_q does not make rows, and no reason may say that it does.
 TEST(DispatchRows, TooManyRowsAreThoseOfAnItem) {
   const std::string dense = reason_of(problem_of(KvFormat::kPlain, 576, 16, 4), "mla_16_transposed");

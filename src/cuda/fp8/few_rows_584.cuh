@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/fp8/few_rows_656.cuh"
+#include "cuda/fp8/odd_584.cuh"
 #include "cuda/fp8/scales_584.cuh"
 #include "cuda/fp8/token_pairs.cuh"
 
@@ -15,20 +16,27 @@ struct Fp8_584Block {
 
   /// S^T = K Q^T. A lane of the quad has 16 bytes of each group; the groups' scales are left to the sums, in
   /// fp32. `block`: its address; `q`: descriptor of Q's first tile. Before operands are made the caller
-  /// finishes what is under way. Returns the units of a thread's two tokens and writes the ratios of their
-  /// groups, while the last products run: nobody reads any more what these overwrite (Config::kPlaces).
+  /// finishes what is under way. `live`: which tokens count. Returns the units of a thread's two tokens and
+  /// writes the ratios of their groups, while the last products run: nobody reads any more what these
+  /// overwrite (Config::kPlaces).
   template <class Fragment, class Finish>
   __device__ __forceinline__ static Units score(float (&s)[kRows / 2], std::uint32_t block, std::uint64_t q,
-                                                std::uint16_t (&ratio)[kGroups][64], Fragment fragment,
-                                                Finish finish) {
+                                                std::uint16_t (&ratio)[kGroups][64], std::uint64_t live,
+                                                Fragment fragment, Finish finish) {
     constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
     const std::uint32_t row = block + pairs::data_offset(fragment().row) + fragment().column * 8;
     float sums[2][kRows / 2];  // of two groups at a time
     fp8::Operands a[2];
     const fp8::KeyBytes rope = keys(row + fp8_584::kRopeOffset),
                         more_rope = keys(row + fp8_584::kRopeOffset + 64);
-    const TokenScales scales = TokenScales::at(block + pairs::scale_offset(fragment().row));
+    const std::uint32_t first_scales = block + pairs::scale_offset(fragment().row);
+    TokenScales scales = TokenScales::at(first_scales);
+    const std::uint32_t odd = scales.odd(live, fragment().row);
     finish();
+    if (__any_sync(0xffffffff, odd != 0)) [[unlikely]] {
+      tame(block, fragment(), odd);
+      scales = TokenScales::at(first_scales);
+    }
     fp8::take_rope(a[1], rope, more_rope);
     ptx::wgmma_fence();
     fp8::multiply<__nv_bfloat16, kRows>(s, a[1], q + kGroups * kTileStep, false);
@@ -52,12 +60,6 @@ struct Fp8_584Block {
     add_group(s, sums[(kGroups - 2) % 2], scales, kGroups - 2);
     ptx::wgmma_wait<0>();
     add_group(s, sums[(kGroups - 1) % 2], scales, kGroups - 1);
-    if (max(low, high) == kNanScale) [[unlikely]] {  // which add_group() has taken for infinity
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) {
-        if ((i % 4 < 2 ? low : high) == kNanScale) s[i] = NAN;
-      }
-    }
     return units;
   }
 
@@ -107,7 +109,27 @@ struct Fp8_584Block {
     __device__ __forceinline__ static TokenScales at(std::uint32_t token) {
       return {Scales584::at(token), Scales584::at(token + pairs::kEightTokens)};
     }
+    /// Which of the two tokens, the first of which is `row`, are odd (odd_584.cuh) and count: bits 0 and 1.
+    __device__ __forceinline__ std::uint32_t odd(std::uint64_t live, int row) const {
+      const bool first = UnitScales{low, low.largest()}.is_odd(),
+                 second = UnitScales{high, high.largest()}.is_odd();
+      const auto counts = static_cast<std::uint32_t>(live >> row);
+      return (first ? counts & 1 : 0) | (second ? counts >> 7 & 2 : 0);
+    }
   };
+
+  /// Writes odd tokens anew, NaN by scales among them, a lane of the quad one. Only their warp has read them
+  /// so far: V is read when the block's P is there.
+  __device__ __forceinline__ static void tame(std::uint32_t block, parts::Fragment fragment,
+                                              std::uint32_t odd) {
+    const int which = fragment.column / 2;
+    if (which < 2 && (odd >> which & 1)) {
+      const int token = fragment.row + which * 8;
+      auto* bytes = static_cast<std::uint8_t*>(__cvta_shared_to_generic(block));
+      tame_token(bytes + pairs::data_offset(token), bytes + pairs::scale_offset(token));
+    }
+    __syncwarp();
+  }
 
   __device__ __forceinline__ static fp8::KeyBytes keys(std::uint32_t row) {
     return fp8::KeyBytes::at<pairs::kEightTokens / 8>(row);

@@ -23,7 +23,7 @@ struct Scales584 {
     return scales;
   }
 
-  /// A group's scale in fp32; of 255, which means NaN, infinity: see is_nan(). 0 counts as 0.
+  /// A group's scale in fp32; of 255, which means NaN, infinity (odd_584.cuh). 0 counts as 0.
   __device__ __forceinline__ float of_group(int group) const {
     const std::uint32_t word = words[group / 4];
     const int byte = group % 4;

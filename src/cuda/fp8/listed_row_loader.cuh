@@ -25,7 +25,8 @@ struct ListedRanges {
   parts::ListedRange of[2];
 };
 
-/// By four warps, each 16 tokens of every block. What a warp needs of its lists is in shared memory.
+/// By four warps, each 16 tokens of every block: half a warp a block of two, whose addresses are found together.
+/// Entries are asked for four blocks ahead. What a warp needs of its lists is in shared memory.
 template <class Shared>
 class ListedRowLoader {
   using Config = typename Shared::Config;
@@ -36,7 +37,7 @@ class ListedRowLoader {
   static constexpr int kArrivals = kThreads / 32 + kThreads / 2;
 
   __device__ __forceinline__ ListedRowLoader(const parts::CacheArguments& cache, Shared& shared, int thread)
-      : cache_(cache), shared_(shared), lane_(thread % 32), first_(thread / 32 * kWarpTokens) {}
+      : cache_(cache), shared_(shared), thread_(thread) {}
 
   /// Finds the lists of the segment that is loaded next, and asks for its first entries. kIsWhole: all blocks
   /// of its lists; else those that the segment says.
@@ -46,7 +47,7 @@ class ListedRowLoader {
     if constexpr (kIsWhole) guess = first_entry(args, work.tile);
     __syncwarp();  // all lanes are done with the segment before the one at hand
     parts::ListedRange& range = ranges().of[next_];
-    if (lane_ == 0) {
+    if (thread_ % 32 == 0) {
       range = parts::listed_range(args, work.segment, work.tile);
       if constexpr (kIsWhole) {
         range.begin = 0;
@@ -54,11 +55,12 @@ class ListedRowLoader {
       }
     }
     __syncwarp();
-    if (kIsWhole && range.lists.blocks > 0) {
-      next_entry_ = token() < range.lists.tokens[0] ? guess : -1;
+    if (kIsWhole && half() < range.lists.blocks) {
+      entry_ = half() * 64 + token() < range.lists.tokens[0] ? guess : -1;
     } else {
-      next_entry_ = range.begin < range.end ? look_up(range, range.begin) : -1;
+      entry_ = look_up(range, range.begin);
     }
+    entry_ahead_ = look_up(range, range.begin + 2);
   }
 
   /// Loads the segment that was looked ahead at; calls `announce` once on the way, for the next one.
@@ -66,26 +68,26 @@ class ListedRowLoader {
   __device__ __forceinline__ void load(Announce announce) {
     const parts::ListedRange& range = ranges().of[next_];
     next_ ^= 1;
-    int entry = next_entry_;
+    int entry = entry_, ahead = entry_ahead_;
     // Once all slots are asked for: who walks on may wait for memory.
     const int last = min(range.begin + Config::kSlots, range.end) - 1;
     if (range.begin == range.end) announce();
 #pragma unroll 1
-    for (int block = range.begin; block < range.end; ++block) {
-      const parts::ListedToken token = token_of(cache_, range.lists, place(range, block), entry, 0);
-      if (block + 1 < range.end) entry = look_up(range, block + 1);
-      copy(token);
-      if (block == last) announce();
+    for (int block = range.begin; block < range.end; block += 2) {
+      const Row row = locate(range, entry, block);
+      entry = ahead;
+      ahead = look_up(range, block + 4);
+      copy(row, 0);
       if (!has_query_) wait_for_query();
+      if (block + 1 < range.end) copy(row, 1);
+      if (block == last || block + 1 == last) announce();
     }
   }
 
  private:
   static constexpr std::uint32_t kWarpBytes = kWarpTokens * fp8_584::kDataBytes;
 
-  __device__ __forceinline__ ListedRanges& ranges() const {
-    return shared_.lists.of_warp[first_ / kWarpTokens];
-  }
+  __device__ __forceinline__ ListedRanges& ranges() const { return shared_.lists.of_warp[thread_ / 32]; }
 
   /// Q is asked for after a call's first block, and needed as soon (loader.cuh).
   __device__ __forceinline__ void wait_for_query() {
@@ -93,58 +95,74 @@ class ListedRowLoader {
     has_query_ = true;
   }
 
-  /// This lane's token of a block; the upper half warp has the same as the lower.
-  __device__ __forceinline__ int token() const { return first_ + lane_ % kWarpTokens; }
-  __device__ __forceinline__ parts::ListPlace place(const parts::ListedRange& range, int block) const {
-    return parts::place_in_list(range.lists, block, token());
+  /// Of a pair of blocks, which this lane has; and of its tokens, which.
+  __device__ __forceinline__ int half() const { return thread_ % 32 / kWarpTokens; }
+  __device__ __forceinline__ int token() const {
+    return thread_ / 32 * kWarpTokens + thread_ % kWarpTokens;
   }
-  /// Of an item's first block, asked for before its lengths are known, if the item has tokens in its first list,
-  /// which go by indices.
+  /// Of the pair that begins at `block`.
+  __device__ __forceinline__ parts::ListPlace place(const parts::ListedRange& range, int block) const {
+    return parts::place_in_list(range.lists, block + half(), token());
+  }
+  __device__ __forceinline__ int look_up(const parts::ListedRange& range, int block) const {
+    if (block + half() >= range.end) return -1;
+    return parts::entry_of(cache_, range.lists, place(range, block));
+  }
+  /// Of an item's first two blocks, asked for before its lengths are known, if they are of its first list, which
+  /// goes by indices.
   __device__ __forceinline__ int first_entry(const parts::DecodeArguments& args,
                                              const parts::RowTile& tile) const {
     const parts::ListedCache& first = cache_.listed[0];
-    if (token() >= args.geometry.list[0].reach) return -1;
+    const int at = half() * 64 + token();
+    if (at >= args.geometry.list[0].reach) return -1;
     return __ldg(first.entries + tile.request * first.entries_stride +
-                 tile.first_token * first.entries_token_stride + token());
-  }
-  __device__ __forceinline__ int look_up(const parts::ListedRange& range, int block) const {
-    return parts::entry_of(cache_, range.lists, place(range, block));
+                 tile.first_token * first.entries_token_stride + at);
   }
 
-  __device__ __forceinline__ void copy(const parts::ListedToken& token) {
-    const std::uint32_t live = __ballot_sync(0xffffffff, token.data != nullptr) & 0xffff;
-    const std::uint8_t* data = reinterpret_cast<const std::uint8_t*>(&kDeadToken);
-    int scales_offset = fp8_584::kDataBytes;
-    if (token.data != nullptr) {
-      data = token.data;
-      scales_offset = parts::Fp8_584Rows::scales_offset(token.page_size, token.in_page);
+  struct Row {
+    const std::uint8_t* data;
+    int scales_offset;
+    std::uint32_t live;  // of the warp's tokens of both blocks
+  };
+  __device__ __forceinline__ Row locate(const parts::ListedRange& range, int entry, int block) const {
+    const parts::ListedToken found = token_of(cache_, range.lists, place(range, block), entry, 0);
+    const std::uint32_t live = __ballot_sync(0xffffffff, found.data != nullptr);
+    if (found.data == nullptr) {
+      return {reinterpret_cast<const std::uint8_t*>(&kDeadToken), fp8_584::kDataBytes, live};
     }
-    const int slot = place_.slot(), row = first_ + lane_;
+    return {found.data, parts::Fp8_584Rows::scales_offset(found.page_size, found.in_page), live};
+  }
+
+  /// The first or the second block of a pair.
+  __device__ __forceinline__ void copy(const Row& row, int which) {
+    const int slot = place_.slot();
     ptx::wait(shared_.empty[slot], place_.parity() ^ 1);
     ptx::Barrier& full = shared_.full[slot];
-    if (lane_ == 0) {
-      reinterpret_cast<std::uint16_t*>(&shared_.live[slot])[first_ / kWarpTokens] =
-          static_cast<std::uint16_t>(live);
+    if (thread_ % 32 == 0) {
+      reinterpret_cast<std::uint16_t*>(&shared_.live[slot])[thread_ / 32] =
+          static_cast<std::uint16_t>(row.live >> which * kWarpTokens);
       ptx::arrive_expecting(full, kWarpBytes);
     }
     __syncwarp();
-    if (lane_ < kWarpTokens) {
+    if (half() == which) {
       std::uint8_t* block = shared_.blocks[slot];
-      ptx::copy_bytes(block + pairs::data_offset(row), data, fp8_584::kDataBytes, full, policy_);
-      ptx::copy_8_bytes(ptx::shared_address(block + pairs::scale_offset(row)), data + scales_offset);
+      ptx::copy_bytes(block + pairs::data_offset(token()), row.data, fp8_584::kDataBytes, full, policy_);
+      ptx::copy_8_bytes(ptx::shared_address(block + pairs::scale_offset(token())),
+                        row.data + row.scales_offset);
       ptx::copy_arrive(full);
     }
+    __syncwarp();
     place_.next();
   }
 
   const parts::CacheArguments& cache_;
   Shared& shared_;
-  const int lane_, first_;
+  const int thread_;
   const std::uint64_t policy_ = ptx::evict_first_policy();
   RingPlace<Config> place_;
-  int next_ = 0;  // of two ranges
-  int next_entry_ = -1;
-  bool has_query_ = false;  // of the first segment with blocks
+  int next_ = 0;                           // of two ranges
+  int entry_ = -1, entry_ahead_ = -1;      // of the next segment's first four blocks
+  bool has_query_ = false;                 // of the first segment with blocks
 };
 
 /// The loading role, of segments that a computing warp lists. Where a part begins with a whole item, shapes say

@@ -43,7 +43,7 @@ struct Config {
   static constexpr int kThreads = kComputeThreads + 128;  // and the loader
   // Half of the output is 128 of a thread's.
   static constexpr int kOutputRegisters = 184;
-  static constexpr int kLoaderRegisters = kE4m3 ? 32 : 24;
+  static constexpr int kLoaderRegisters = kTokens == Tokens::kFp8_656 ? 24 : 32;
   static constexpr int kScorerRegisters = 4 * 128 - kOutputs * kOutputRegisters - kLoaderRegisters;
 
   // A row's probabilities of a block are four threads', of so many tokens each.

@@ -32,11 +32,10 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   __device__ __forceinline__ void attend(const parts::Work& work) {
     meet_both();  // nobody writes to the rows before any more
     find_rows(work.tile);
-    if (is_first_ && work.blocks() > 0) {
+    if (!Config::kGuessesQuery && is_first_ && work.blocks() > 0) {
       Query<Config>(shared_, args_, query_map_).help(work);
       is_first_ = false;
     }
-    if constexpr (Config::kAsksAhead) is_first_ = false;
     meet_both();
     add_blocks(work);
     finish(work);
@@ -470,7 +469,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   }
 
   const CUtensorMap& query_map_;
-  bool is_first_ = true;         // segment with blocks (Config::kAsksAhead: segment)
+  bool is_first_ = true;         // segment with blocks
   fp8::RingPlace<Config> slot_;  // of the next block
   std::uint32_t parity_ = 0;     // of the next block, and where its tokens' scales are
   float base_, sum_;             // of this thread's row; -inf: there is none yet

@@ -30,31 +30,20 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
 
   /// One segment.
   __device__ __forceinline__ void attend(const parts::Work& work) {
-    meet_both();  // nobody writes to the rows before any more
-    find_rows(work.tile);
-    if (!Config::kGuessesQuery && is_first_ && work.blocks() > 0) {
-      Query<Config>(shared_, args_, query_map_).help(work);
-      is_first_ = false;
+    if (!finds_rows_ahead<Config>(work)) {
+      meet_both();  // nobody writes to the rows before any more
+      if (threadIdx.x < kRows) find_row(shared_, args_, work.tile, threadIdx.x);
+      if (!Config::kGuessesQuery && is_first_ && work.blocks() > 0) {
+        Query<Config>(shared_, args_, query_map_).help(work);
+        is_first_ = false;
+      }
+      meet_both();
     }
-    meet_both();
     add_blocks(work);
     finish(work);
   }
 
  private:
-  /// What takes many instructions, once a row and segment.
-  __device__ __forceinline__ void find_rows(const parts::RowTile& tile) const {
-    const int n = threadIdx.x;
-    if (n >= kRows) return;
-    if constexpr (!Config::kRowsAlike) shared_.output_rows.find(args_, tile, n);
-    shared_.row_place[n] = parts::RowPlace<__nv_bfloat16>::find(args_, tile, n);
-    if constexpr (Config::kFp8_584) {  // not a trip to memory at the end
-      if (args_.output.sink != nullptr && n < tile.rows) {
-        shared_.lists.sink[n] = __ldg(args_.output.sink + tile.head(args_.query, n));
-      }
-    }
-  }
-
   /// All its blocks. What is seldom to be done about one is not in the loop: base_ is seldom moved but at the
   /// begin, and of few blocks some tokens count for some rows only.
   __device__ __forceinline__ void add_blocks(const parts::Work& work) {

@@ -63,7 +63,7 @@ class Scorer {
           query_.ask_ahead();
         }
       }
-      publish(work, limit);
+      publish(work, limit, finds_rows_ahead<Config>(work) && left == work.blocks() - 1);
       slot_.next();
       limit -= 64;
     }
@@ -291,8 +291,8 @@ class Scorer {
   }
 
   /// Scores to base 2, and units, into exponents of P for those who multiply. `limit`: tokens of this block
-  /// and later ones that the tile's first row attends to.
-  __device__ __forceinline__ void publish(const parts::Work& work, int limit) {
+  /// and later ones that the tile's first row attends to. `finds_rows`: see finds_rows_ahead().
+  __device__ __forceinline__ void publish(const parts::Work& work, int limit, bool finds_rows) {
     float low_scale = scale_, high_scale = scale_;
     float low_log = Config::kLargestP, high_log = Config::kLargestP;
     if constexpr (!Config::kE4m3) {
@@ -331,6 +331,7 @@ class Scorer {
             make_float2(s_[4 * j + 2 * half], s_[4 * j + 2 * half + 1]);
       }
     }
+    if (Config::kFp8_584 && finds_rows && thread() < kRows) find_row(shared_, args_, work.tile, thread());
     ptx::arrive(shared_.scored);
     ptx::arrive(shared_.empty[slot_.slot()]);
   }

@@ -85,6 +85,25 @@ struct alignas(1024) SharedMemory {
   parts::MergeBegun merge;
 };
 
+/// What takes many instructions, once a row and segment.
+template <class Config>
+__device__ __forceinline__ void find_row(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                         const parts::RowTile& tile, int n) {
+  if constexpr (!Config::kRowsAlike) shared.output_rows.find(args, tile, n);
+  shared.row_place[n] = parts::RowPlace<typename Config::Element>::find(args, tile, n);
+  if constexpr (Config::kFp8_584) {  // not a trip to memory at the end
+    if (args.output.sink != nullptr && n < tile.rows) {
+      shared.lists.sink[n] = __ldg(args.output.sink + tile.head(args.query, n));
+    }
+  }
+}
+/// Does the scorer do it, at the second block? Those who multiply have then written the rows before. Rows are not
+/// needed before the end.
+template <class Config>
+__device__ __forceinline__ bool finds_rows_ahead(const parts::Work& work) {
+  return Config::kFp8_584 && work.blocks() > 1;
+}
+
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
 }  // namespace flashlatent::fp8::rows64

@@ -15,21 +15,23 @@ struct Fp8_584Block {
 
   /// S^T = K Q^T. A lane of the quad has 16 bytes of each group; the groups' scales are left to the sums, in
   /// fp32. `block`: its address; `q`: descriptor of Q's first tile. Before operands are made the caller
-  /// finishes what is under way.
+  /// finishes what is under way. Returns the units of a thread's two tokens and writes the ratios of their
+  /// groups, while the last products run: nobody reads any more what these overwrite (Config::kPlaces).
   template <class Fragment, class Finish>
-  __device__ __forceinline__ static void score(float (&s)[kRows / 2], std::uint32_t block, std::uint64_t q,
-                                               Fragment fragment, Finish finish) {
+  __device__ __forceinline__ static Units score(float (&s)[kRows / 2], std::uint32_t block, std::uint64_t q,
+                                                std::uint16_t (&ratio)[kGroups][64], Fragment fragment,
+                                                Finish finish) {
     constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
     const std::uint32_t row = block + pairs::data_offset(fragment().row) + fragment().column * 8;
-    float sums[2][kRows / 2];  // of two groups at a time
+    float sums[2][kApart][kRows / 2];  // of two groups at a time
     fp8::Operands a[2];
     const fp8::KeyBytes rope = keys(row + fp8_584::kRopeOffset),
                         more_rope = keys(row + fp8_584::kRopeOffset + 64);
-    const TokenScales scales = TokenScales::at(token_of(block, fragment().row));
+    const TokenScales scales = TokenScales::at(block + pairs::scale_offset(fragment().row));
     finish();
     fp8::take_rope(a[1], rope, more_rope);
     ptx::wgmma_fence();
-    fp8::multiply<__nv_bfloat16, kRows>(s, a[1], q + kGroups * kTileStep, false);
+    multiply_apart<__nv_bfloat16>(sums[1], a[1], q + kGroups * kTileStep);
     ptx::wgmma_commit();
     fp8::KeyBytes bytes = keys(row);
 #pragma unroll
@@ -37,48 +39,28 @@ struct Fp8_584Block {
       if (i >= 1) ptx::wgmma_wait<1>();
       fp8::widen_keys(a[i % 2], bytes);
       if (i + 1 < kGroups) bytes = keys(row + (i + 1) * fp8_584::kGroup);
-      if (i == 2) ptx::pin_registers(s);
+      if (i == 1) take_sums(s, sums[1]);
       if (i >= 2) add_group(s, sums[i % 2], scales, i - 2);
       ptx::wgmma_fence();
-      fp8::multiply<__half, kRows>(sums[i % 2], a[i % 2], q + i * kTileStep, false);
+      multiply_apart<__half>(sums[i % 2], a[i % 2], q + i * kTileStep);
       ptx::wgmma_commit();
     }
+    const std::uint32_t low = scales.low.largest(), high = scales.high.largest();
+    const Units units = {unit_exponent_584(low), unit_exponent_584(high)};
+    store_ratios(ratio, scales, units, fragment());
     ptx::wgmma_wait<1>();
     add_group(s, sums[(kGroups - 2) % 2], scales, kGroups - 2);
     ptx::wgmma_wait<0>();
     add_group(s, sums[(kGroups - 1) % 2], scales, kGroups - 1);
-  }
-
-  /// What the next two call `token`: where a thread's first token has its scales.
-  __device__ __forceinline__ static std::uint32_t token_of(std::uint32_t block, int row) {
-    return block + pairs::scale_offset(row);
-  }
-  /// Scores of a token with a NaN scale become NaN: add_group() has taken that for infinity.
-  __device__ __forceinline__ static Units units(std::uint32_t token, float (&s)[kRows / 2]) {
-    const TokenScales scales = TokenScales::at(token);
-    const std::uint32_t low = scales.low.largest(), high = scales.high.largest();
-    if (max(low, high) == kNanScale) [[unlikely]] {
+    if (max(low, high) == kNanScale) [[unlikely]] {  // which add_group() has taken for infinity
 #pragma unroll
       for (int i = 0; i < kRows / 2; ++i) {
         if ((i % 4 < 2 ? low : high) == kNanScale) s[i] = NAN;
       }
     }
-    return {unit_exponent_584(low), unit_exponent_584(high)};
+    return units;
   }
 
-  /// A lane of the quad two groups.
-  __device__ __forceinline__ static void store_ratios(std::uint16_t (&ratio)[kGroups][64],
-                                                      std::uint32_t token, Units units, int thread) {
-    const int row = parts::fragment_of(thread).row, group = thread % 4 * 2;
-    const std::uint32_t low = load_pair(token + group), high = load_pair(token + group + pairs::kEightTokens);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (i == 1 && group == kGroups - 1) break;
-      std::uint16_t* to = ratio[group + i] + ratio_place(row);
-      to[0] = ratio_584(low >> 8 * i & 0xFF, units.low);
-      to[2] = ratio_584(high >> 8 * i & 0xFF, units.high);
-    }
-  }
   /// Of a group, in the order of a thread's operands.
   __device__ __forceinline__ static void load_ratios(std::uint32_t (&ratio)[8], const std::uint16_t (&of)[64],
                                                      int thread) {
@@ -130,19 +112,50 @@ struct Fp8_584Block {
   __device__ __forceinline__ static fp8::KeyBytes keys(std::uint32_t row) {
     return fp8::KeyBytes::at<pairs::kEightTokens / 8>(row);
   }
+  /// A product of so few rows takes long until the next one may add to its sums, so that products take turns
+  /// at two. Of 32 rows there are no registers for that.
+  static constexpr int kApart = kRows < 32 ? 2 : 1;
+  template <class Element>
+  __device__ __forceinline__ static void multiply_apart(float (&sums)[kApart][kRows / 2],
+                                                        const fp8::Operands& a, std::uint64_t b) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      ptx::Wgmma<Element, kRows>::template rs<false>(sums[k % kApart], a[k], b + k * ptx::kStepAlongRow,
+                                                     k >= kApart);
+    }
+  }
+  __device__ __forceinline__ static void take_sums(float (&s)[kRows / 2], float (&sums)[kApart][kRows / 2]) {
+#pragma unroll
+    for (int j = 0; j < kApart; ++j) {
+      ptx::pin_registers(sums[j]);
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) s[i] = j == 0 ? sums[j][i] : s[i] + sums[j][i];
+    }
+  }
   /// s += a group's sums times its scales.
-  __device__ __forceinline__ static void add_group(float (&s)[kRows / 2], float (&sums)[kRows / 2],
+  __device__ __forceinline__ static void add_group(float (&s)[kRows / 2], float (&sums)[kApart][kRows / 2],
                                                    const TokenScales& scales, int group) {
     const float low = scales.low.of_group(group), high = scales.high.of_group(group);
-    ptx::pin_registers(sums);
 #pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) s[i] = fmaf(sums[i], i % 4 < 2 ? low : high, s[i]);
+    for (int j = 0; j < kApart; ++j) {
+      ptx::pin_registers(sums[j]);
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) s[i] = fmaf(sums[j][i], i % 4 < 2 ? low : high, s[i]);
+    }
   }
 
-  __device__ __forceinline__ static std::uint32_t load_pair(std::uint32_t from) {
-    std::uint16_t pair;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(pair) : "r"(from) : "memory");
-    return pair;
+  /// A lane of the quad two groups.
+  __device__ __forceinline__ static void store_ratios(std::uint16_t (&ratio)[kGroups][64],
+                                                      const TokenScales& scales, Units units,
+                                                      parts::Fragment fragment) {
+    const int group = fragment.column;
+    const std::uint32_t low = scales.low.pair_from(group), high = scales.high.pair_from(group);
+    std::uint16_t* to = ratio[group] + ratio_place(fragment.row);
+    to[0] = ratio_584(low & 0xFF, units.low);
+    to[2] = ratio_584(high & 0xFF, units.high);
+    if (group == kGroups - 1) return;
+    to[64] = ratio_584(low >> 8 & 0xFF, units.low);
+    to[66] = ratio_584(high >> 8 & 0xFF, units.high);
   }
   /// Of token `row`, the first of a thread's two; the other's is two places on. Tokens 8 i + 2 lane + {0, 1}
   /// of the block are a lane's i-th pair.

@@ -47,13 +47,9 @@ struct Fp8_656Block {
     add_groups(s, sums, low, 2);
   }
 
-  /// What the next two call `token`.
-  __device__ __forceinline__ static std::uint32_t token_of(std::uint32_t block, int row) {
-    return block + row * fp8_656::kTokenBytes;
-  }
   /// `token`: the address of a thread's first. Finite whatever scales are. Those of K are left to the sums;
   /// of V units go into probabilities, ratios into the values.
-  __device__ __forceinline__ static Units units(std::uint32_t token, float (&)[kRows / 2]) {
+  __device__ __forceinline__ static Units units(std::uint32_t token) {
     return {unit_exponent(token), unit_exponent(token + 8 * fp8_656::kTokenBytes)};
   }
 

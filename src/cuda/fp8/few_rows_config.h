@@ -57,8 +57,8 @@ struct Config {
   static constexpr int kComputeThreads = kWarpgroups * 128;
   static constexpr int kThreads = kComputeThreads + 128;
   static constexpr int kLaunchRegisters = 168;  // what a launch gets
-  static constexpr int kLoaderRegisters = kLists && kRows < 32 ? 88 : kTeam > 1 || kLists ? 56 : 40;
-  static constexpr int kComputeRegisters = kLists && kRows < 32 ? 208 : kTeam > 1 || kLists ? 224 : 232;
+  static constexpr int kLoaderRegisters = kLists ? (kRows < 16 ? 88 : 72) : kTeam > 1 ? 56 : 40;
+  static constexpr int kComputeRegisters = kLists ? (kRows < 16 ? 208 : 216) : kTeam > 1 ? 224 : 232;
   static_assert(kWarpgroups * kComputeRegisters + kLoaderRegisters == (kWarpgroups + 1) * kLaunchRegisters);
 
   static constexpr int kTokenBytes = kE4m3      ? e4m3_latent::kDim

@@ -8,6 +8,33 @@
 
 namespace flashlatent::fp8::few_rows {
 
+/// Whole items in turn, or one share of an item, after which nothing comes.
+class AloneItems : public parts::ItemsInTurn {
+ public:
+  using ItemsInTurn::ItemsInTurn;
+
+  /// Rows are asked for before anybody is told of the item: for them a call waits.
+  template <class Tell, class LookAhead>
+  __device__ __forceinline__ void begin(const parts::Work& first, Tell tell, LookAhead look_ahead) {
+    if (!first.is_end()) {
+      const parts::ListedRange range = parts::listed_range(args_, first.segment, first.tile);
+      look_ahead(range);
+      tell(first);
+      if (threadIdx.x % 32 == 0) mine_.range = range;
+    }
+    if (threadIdx.x % 32 == 0) mine_.work = first;
+    __syncwarp();
+  }
+  __device__ __forceinline__ void next() {
+    if (!schedule::combines_shares(args_.geometry.partition)) return ItemsInTurn::next();
+    go_to([] {
+      parts::Work end;
+      end.segment.request = -1;
+      return end;
+    });
+  }
+};
+
 /// All segments of a walk that begins at `first`.
 template <class Items, class Loader, class First, class Tell>
 __device__ __forceinline__ void load_items(Items items, Loader& loader, const First& first, Tell tell) {
@@ -20,39 +47,6 @@ __device__ __forceinline__ void load_items(Items items, Loader& loader, const Fi
     });
     if (!items.get().is_end()) tell(items.get());
   }
-}
-
-template <class Config>
-__device__ __forceinline__ void load_lists(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                           int thread) {
-  parts::WorkPosition position(shared.segments);
-  auto tell = [&](const parts::Work& work) {
-    if (thread == 0) position.put(work);
-  };
-  LoaderOf<SharedMemory<Config>> loader(args.cache, shared, thread);
-  auto& walk = shared.walks.of_warp[thread / 32];
-  if constexpr (Config::kAlone) {
-    const bool shares = schedule::combines_shares(args.geometry.partition);
-    if (!shares) {
-      const parts::Work known = parts::whole_part(args);
-      if (!known.is_end()) loader.guess(args, known.tile);
-    }
-    parts::Part<false, true, true> part(args);
-    const parts::Work& first = part.find();
-    if (!shares) {
-      load_items(parts::ItemsInTurn(walk, args), loader, first, tell);
-    } else if (!first.is_end()) {
-      tell(first);
-      const parts::ListedRange range = parts::listed_range(args, first.segment, first.tile);
-      loader.look_ahead(range);
-      loader.load(range, [] {});
-    }
-  } else {
-    load_items(parts::PlannedItems(walk, args), loader, parts::PartPlace<>(args), tell);
-  }
-  parts::Work end;
-  end.segment.request = -1;
-  tell(end);
 }
 
 /// The CTA's first item as far as shapes tell it, or an end. No queries are ragged.
@@ -69,6 +63,51 @@ __device__ __forceinline__ parts::Work part_by_shapes(const parts::DecodeArgumen
   parts::Work unknown;
   unknown.segment.request = -1;
   return unknown;
+}
+
+/// listed_range() if lists are as long as shapes allow.
+__device__ __forceinline__ parts::ListedRange full_range(const parts::DecodeArguments& args,
+                                                         const parts::Work& work) {
+  const schedule::Geometry& g = args.geometry;
+  parts::ListedRange range;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const parts::ListedCache& cache = args.cache.listed[i];
+    range.lists.entries[i] = cache.entries + work.tile.request * cache.entries_stride +
+                             work.tile.first_token * cache.entries_token_stride;
+    range.lists.tokens[i] = g.list[i].reach;
+  }
+  range.lists.first = 0;
+  range.lists.blocks = schedule::list_blocks(g, g.list[0].reach);
+  range.kv_head = work.tile.kv_head;
+  range.begin = work.segment.block_begin;
+  range.end = work.segment.block_end;
+  return range;
+}
+
+template <class Config>
+__device__ __forceinline__ void load_lists(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                           int thread) {
+  parts::WorkPosition position(shared.segments);
+  auto tell = [&](const parts::Work& work) {
+    if (thread == 0) position.put(work);
+  };
+  LoaderOf<SharedMemory<Config>> loader(args.cache, shared, thread);
+  auto& walk = shared.walks.of_warp[thread / 32];
+  if constexpr (Config::kAlone) {
+    const schedule::Geometry& g = args.geometry;
+    parts::Part<false, true, true> part(args);
+    if (parts::Work guess = part_by_shapes(args); !guess.is_end()) {
+      parts::place_blocks(g, guess, g.max_tokens);
+      loader.guess(full_range(args, guess));
+    }
+    load_items(AloneItems(walk, args), loader, part.find(), tell);
+  } else {
+    load_items(parts::PlannedItems(walk, args), loader, parts::PartPlace<>(args), tell);
+  }
+  parts::Work end;
+  end.segment.request = -1;
+  tell(end);
 }
 
 /// Q of an item that shapes tell is asked for before the loader tells of it.

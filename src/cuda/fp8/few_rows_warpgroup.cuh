@@ -64,7 +64,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
 #pragma unroll 1
     for (int mine = me_;; mine += 2) {
       const bool has_one = mine < blocks;
-      if (has_one) score(place_.ahead(mine > 0));
+      if (has_one) score(mine, place_.ahead(mine > 0));
 #pragma unroll 1
       for (int block = mine - 1; block <= mine; ++block) {  // the other's, and its own
         if (block < 0 || block >= blocks) continue;
@@ -191,13 +191,20 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   }
 
   /// s_ = K Q^T of this warpgroup's block, in base 2.
-  __device__ __forceinline__ void score(const fp8::RingPlace<Config>& place) {
+  __device__ __forceinline__ void score(int block, const fp8::RingPlace<Config>& place) {
     ptx::wait(shared_.full[place.slot()], place.parity());
     live_ = live_of(place.slot());
-    Block::score(
-        s_, block_address(place.slot()),
-        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0)),
-        [] { return fragment(); }, [&] { finish_products(); });
+    if constexpr (Config::kFp8_584) {
+      units_ = Block::score(
+          s_, block_address(place.slot()),
+          ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0)),
+          shared_.ratio[place_of(block)], [] { return fragment(); }, [&] { finish_products(); });
+    } else {
+      Block::score(
+          s_, block_address(place.slot()),
+          ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0)),
+          [] { return fragment(); }, [&] { finish_products(); });
+    }
     if constexpr (Config::kE4m3) {
       const Columns scale = columns_of(shared_.row_scale);
 #pragma unroll
@@ -218,11 +225,13 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   /// From scores to P in shared memory, times the tokens' units. Nobody reads what is overwritten.
   __device__ __forceinline__ void softmax(int block) {
     const int start = begin_ + block * 64;
+    [[maybe_unused]] const std::uint32_t token =
+        block_address(place_.slot()) + fragment().row * fp8_656::kTokenBytes;
     Units units = {};
-    [[maybe_unused]] std::uint32_t token = 0;
-    if constexpr (!Config::kE4m3) {
-      token = Block::token_of(block_address(place_.slot()), fragment().row);
-      units = Block::units(token, s_);
+    if constexpr (Config::kFp8_584) {
+      units = units_;
+    } else if constexpr (!Config::kE4m3) {
+      units = Block::units(token);
     }
     bool masked = false;
     if constexpr (Config::kLists) {  // all rows attend to all of its tokens
@@ -233,7 +242,9 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
       masked = true;
     }
     const int place = place_of(block);
-    if constexpr (!Config::kE4m3) Block::store_ratios(shared_.ratio[place], token, units, thread());
+    if constexpr (!Config::kE4m3 && !Config::kFp8_584) {
+      Block::store_ratios(shared_.ratio[place], token, units, thread());
+    }
     if (thread() == 0) shared_.flags[place] = Config::kE4m3 && masked ? kMasked : 0;
     Columns sums;
     const bool exceeds = take_exponentials(place, units, sums);
@@ -368,7 +379,11 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
       return;
     }
     if constexpr (Config::kFp8_584) {
-      add_fp8_584_values(slot, place, p);
+      if constexpr (kRows < 32) {
+        add_fp8_584_values_in_pairs(slot, place, p);
+      } else {
+        add_fp8_584_values(slot, place, p);
+      }
       return;
     }
     if (least_limit_ < start + 64 && args_.causal) [[unlikely]]
@@ -421,6 +436,50 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
       multiply_values<__nv_bfloat16>(kRopeChunk, a[kLast], p + kRopeStep);
     }
     release(slot);
+  }
+  /// The same, products of two chunks in turn, so that none waits for the one before.
+  __device__ __forceinline__ void add_fp8_584_values_in_pairs(int slot, int place, std::uint64_t p) {
+    constexpr std::uint64_t kRopeStep = Config::kPlaces * Config::kTileBytes >> 4;
+    static_assert(Config::kPartChunks == 4);
+    const std::uint32_t row = Block::value_row(block_address(slot), me_, thread());
+    fp8::Operands a[4];
+    std::uint32_t ratio[8];
+    fp8::ValueBytes bytes = Block::values(row, 0);
+    this->pin(o_);
+    const auto widen = [&](int i) {
+      Block::load_ratios(ratio, shared_.ratio[place][me_ * Config::kPartChunks + i], thread());
+      if (i == 0) finish_products();
+      fp8::widen_values(a[i], bytes, ratio);
+    };
+    widen(0);
+    bytes = Block::values(row, 1);
+    widen(1);
+    bytes = Block::values(row, 2);
+    multiply_two<__half>(0, a[0], a[1], p, p);
+    widen(2);
+    if (me_ == 0) {
+      bytes = Block::values(row, 3);
+      widen(3);
+      multiply_two<__half>(2, a[2], a[3], p, p);
+    } else {
+      Block::load_rope_values(a[3], block_address(slot), thread());
+      multiply_two<__nv_bfloat16>(2, a[2], a[3], p, p + kRopeStep);
+    }
+    release(slot);
+  }
+  /// Of a chunk and the next one, which may have other elements.
+  template <class Second>
+  __device__ __forceinline__ void multiply_two(int chunk, const fp8::Operands& first,
+                                               const fp8::Operands& second, std::uint64_t p,
+                                               std::uint64_t p_of_second) {
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const std::uint64_t step = k * ptx::kStepAlongRow;
+      ptx::Wgmma<__half, kRows>::template rs<false>(o_[chunk], first[k], p + step, true);
+      ptx::Wgmma<Second, kRows>::template rs<false>(o_[chunk + 1], second[k], p_of_second + step, true);
+    }
+    ptx::wgmma_commit();
   }
   template <class Element>
   __device__ __forceinline__ void multiply_values(int chunk, const fp8::Operands& a, std::uint64_t p) {
@@ -544,6 +603,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   int begin_ = 0;                   // the segment's first token
   float scale_ = 0;                 // of scores, to base 2; of e4m3 each row has its own
   std::uint64_t live_ = 0;          // which tokens of this warpgroup's block count
+  Units units_;                     // fp8_584: of this thread's tokens of this warpgroup's block
   Columns sums_;                    // of this thread's tokens
   float s_[kRows / 2];
   typename Base::Accumulators o_;

@@ -13,7 +13,9 @@
 
 namespace flashlatent::fp8 {
 
-/// By four warps, each 16 tokens of every block. Tokens that do not count come as zeros, scales too.
+/// By four warps, each 16 tokens of every block: half a warp a block of two. Entries (of the page table, or
+/// indices) are asked for four blocks ahead: with one ahead a call's first four blocks were asked for 2 us
+/// after one another. Tokens that do not count come as zeros, scales too.
 template <class Shared>
 class Loader584 {
   using Config = typename Shared::Config;
@@ -28,80 +30,104 @@ class Loader584 {
   __device__ __forceinline__ Loader584(const parts::CacheArguments& cache, Shared& shared, int thread)
       : cache_(cache), shared_(shared), lane_(thread % 32), first_(thread / 32 * kWarpTokens) {}
 
-  /// Before lengths are known: asks for what look_ahead() would ask for if the next range begins with tokens
-  /// of the item's first list, which go by indices. That is one trip to memory less before a call's first
-  /// rows.
-  __device__ __forceinline__ void guess(const parts::DecodeArguments& args, const parts::RowTile& tile) {
-    const parts::ListedCache& first = cache_.listed[0];
-    guesses_ = first.indexed;
-    if (!guesses_ || token() >= args.geometry.list[0].reach) return;
-    next_entry_ = __ldg(first.entries + tile.request * first.entries_stride +
-                        tile.first_token * first.entries_token_stride + token());
+  /// Asks for entries as look_ahead() would for this range, which the next one may be but for the number of
+  /// tokens: before lengths are known.
+  __device__ __forceinline__ void guess(const Range& range) {
+    ask_first(range);
+    guessed_begin_ = range.begin;
+    guessed_blocks_ = range.lists.blocks;
   }
   __device__ __forceinline__ void look_ahead(const Range& range) {
-    if (guesses_ && range.begin == 0 && range.lists.blocks > 0) {
-      if (token() >= range.lists.tokens[0]) next_entry_ = -1;
+    if (guessed_begin_ == range.begin && guessed_blocks_ == range.lists.blocks && range.lists.first == 0) {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        if (!counts(range, range.begin + 2 * i)) next_entries_[i] = -1;
+      }
     } else {
-      next_entry_ = look_up(range, range.begin);
+      ask_first(range);
     }
-    guesses_ = false;
+    guessed_begin_ = kNoGuess;
   }
 
   template <class Announce>
   __device__ __forceinline__ void load(const Range& range, Announce announce) {
-    int entry = next_entry_;
+    int entries[kPairs] = {next_entries_[0], next_entries_[1]};
     // Once all slots are asked for: who walks on may wait for memory.
     const int last = min(range.begin + Config::kSlots, range.end) - 1;
     if (range.begin == range.end) announce();
 #pragma unroll 1
-    for (int block = range.begin; block < range.end; ++block) {
-      const int ahead = block + 1 < range.end ? look_up(range, block + 1) : -1;
-      copy(locate(range, entry, block));
-      if (block == last) announce();
-      gate_.pass(shared_);
-      entry = ahead;
+    for (int first = range.begin; first < range.end; first += 2 * kPairs) {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const int block = first + 2 * i;
+        if (block >= range.end) break;
+        const Row row = locate(range, entries[i], block);
+        // To the same register: a move would wait for it.
+        entries[i] = look_up(range, block + 2 * kPairs);
+        copy(row, 0);
+        gate_.pass(shared_);
+        if (block + 1 < range.end) copy(row, 1);
+        if (block == last || block + 1 == last) announce();
+      }
     }
   }
 
  private:
   static constexpr int kWarpTokens = 16;
+  static constexpr int kPairs = 2;  // of blocks, whose entries are asked for ahead
+  static constexpr int kNoGuess = -1;
 
-  /// The upper half warp has the same as the lower.
+  /// Of a pair of blocks, which this lane has: 0 or 1.
+  __device__ __forceinline__ int half() const {
+    return lane_ / kWarpTokens;
+  }
   __device__ __forceinline__ int token() const {
     return first_ + lane_ % kWarpTokens;
   }
+  /// This lane's token of the pair of blocks that begins at `block`.
   __device__ __forceinline__ parts::ListPlace place(const Range& range, int block) const {
-    return parts::place_in_list(range.lists, block, token());
+    return parts::place_in_list(range.lists, block + half(), token());
+  }
+  __device__ __forceinline__ bool counts(const Range& range, int block) const {
+    const parts::ListPlace at = place(range, block);
+    return block + half() < range.end &&
+           at.token < (at.second ? range.lists.tokens[1] : range.lists.tokens[0]);
   }
   __device__ __forceinline__ int look_up(const Range& range, int block) const {
+    if (block + half() >= range.end) return -1;
     return parts::entry_of<true>(cache_, range.lists, place(range, block));
+  }
+  __device__ __forceinline__ void ask_first(const Range& range) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) next_entries_[i] = look_up(range, range.begin + 2 * i);
   }
 
   struct Row {
     const std::uint8_t* data;
     int scales_offset;
-    std::uint32_t live;  // of the warp's tokens
+    std::uint32_t live;  // of the warp's tokens of two blocks
   };
   __device__ __forceinline__ Row locate(const Range& range, int entry, int block) const {
     const parts::ListedToken found =
         parts::token_of(cache_, range.lists, place(range, block), entry, /*kv_head=*/0);
-    const std::uint32_t live = __ballot_sync(0xffffffff, found.data != nullptr) & 0xffff;
+    const std::uint32_t live = __ballot_sync(0xffffffff, found.data != nullptr);
     if (found.data == nullptr) {
       return {reinterpret_cast<const std::uint8_t*>(parts::kZeroRow), fp8_584::kDataBytes, live};
     }
     return {found.data, parts::Fp8_584Rows::scales_offset(found.page_size, found.in_page), live};
   }
 
-  __device__ __forceinline__ void copy(const Row& row) {
+  /// The first or the second block of a pair.
+  __device__ __forceinline__ void copy(const Row& row, int which) {
     const int slot = place_.slot();
     ptx::wait(shared_.empty[slot], place_.parity() ^ 1);
     if (lane_ == 0) {
       reinterpret_cast<std::uint16_t*>(&shared_.live[slot])[first_ / kWarpTokens] =
-          static_cast<std::uint16_t>(row.live);
+          static_cast<std::uint16_t>(row.live >> which * kWarpTokens);
       ptx::arrive_expecting(shared_.full[slot], kWarpTokens * fp8_584::kDataBytes);
     }
     __syncwarp();
-    if (lane_ < kWarpTokens) {
+    if (half() == which) {
       std::uint8_t* block = shared_.blocks[slot];
       ptx::copy_bytes(block + pairs::data_offset(token()), row.data, fp8_584::kDataBytes, shared_.full[slot],
                       policy_);
@@ -109,6 +135,7 @@ class Loader584 {
                         row.data + row.scales_offset);
       ptx::copy_arrive(shared_.full[slot]);
     }
+    __syncwarp();
     place_.next();
   }
 
@@ -119,8 +146,8 @@ class Loader584 {
   const std::uint64_t policy_ = ptx::evict_first_policy();
   RingPlace<Config> place_;
   parts::atoms::QueryGate<Shared> gate_;
-  int next_entry_ = -1;
-  bool guesses_ = false;  // next_entry_ is guess()'s
+  int next_entries_[kPairs] = {-1, -1};
+  int guessed_begin_ = kNoGuess, guessed_blocks_ = 0;
 };
 
 }  // namespace flashlatent::fp8

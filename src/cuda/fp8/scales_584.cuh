@@ -30,9 +30,9 @@ struct Scales584 {
     const std::uint32_t exponent = byte == 3 ? word >> 1 : word << (23 - 8 * byte);
     return __uint_as_float(exponent & 0x7F800000);
   }
-  /// The same as it is in the cache; `group` need not be known.
-  __device__ __forceinline__ std::uint32_t byte_of(int group) const {
-    return words[group / 4] >> group % 4 * 8 & 0xFF;
+  /// The bytes of two groups, of which the first is even.
+  __device__ __forceinline__ std::uint32_t pair_from(int group) const {
+    return (group < 4 ? words[0] : words[1]) >> group % 4 * 8;
   }
 
   /// The least and the largest byte of the seven.

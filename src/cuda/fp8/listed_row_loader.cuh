@@ -47,12 +47,12 @@ class ListedRowLoader {
     if constexpr (kIsWhole) guess = first_entry(args, work.tile);
     __syncwarp();  // all lanes are done with the segment before the one at hand
     parts::ListedRange& range = ranges().of[next_];
+    find_lists(range, args, work.segment, work.tile);
+    __syncwarp();
     if (thread_ % 32 == 0) {
-      range = parts::listed_range(args, work.segment, work.tile);
-      if constexpr (kIsWhole) {
-        range.begin = 0;
-        range.end = range.lists.blocks + (range.lists.tokens[1] + 63) / 64;
-      }
+      range.lists.blocks = (range.lists.tokens[0] + 63) / 64;
+      range.begin = kIsWhole ? 0 : work.segment.block_begin;
+      range.end = kIsWhole ? range.lists.blocks + (range.lists.tokens[1] + 63) / 64 : work.segment.block_end;
     }
     __syncwarp();
     if (kIsWhole && half() < range.lists.blocks) {
@@ -88,6 +88,21 @@ class ListedRowLoader {
   static constexpr std::uint32_t kWarpBytes = kWarpTokens * fp8_584::kDataBytes;
 
   __device__ __forceinline__ ListedRanges& ranges() const { return shared_.lists.of_warp[thread_ / 32]; }
+
+  /// As parts::listed_range(), by a lane each list: their lengths come at once.
+  __device__ __forceinline__ void find_lists(parts::ListedRange& range, const parts::DecodeArguments& args,
+                                             const schedule::Segment& segment,
+                                             const parts::RowTile& tile) const {
+    const int i = thread_ % 32;
+    if (i >= 2) return;
+    const parts::ListedCache& cache = cache_.listed[i];
+    const schedule::TokenSpan span =
+        schedule::span_of(args.geometry, cache_.list_lengths, i, segment.request);
+    range.lists.entries[i] =
+        cache.entries + tile.request * cache.entries_stride + tile.first_token * cache.entries_token_stride;
+    range.lists.tokens[i] = span.count();
+    if (i == 0) range.lists.first = span.begin;
+  }
 
   /// Q is asked for after a call's first block, and needed as soon (loader.cuh).
   __device__ __forceinline__ void wait_for_query() {
@@ -165,21 +180,19 @@ class ListedRowLoader {
   bool has_query_ = false;                 // of the first segment with blocks
 };
 
-/// The loading role, of segments that a computing warp lists. Where a part begins with a whole item, shapes say
-/// which: it is asked for before the list is there.
+/// The loading role, of segments that a computing warp lists. `first`: the first one if shapes tell it, a whole
+/// item, else an end; it is loaded before the list is there.
 template <class Loader>
 __device__ __forceinline__ void load_listed_rows(const parts::DecodeArguments& args,
-                                                 parts::SegmentList& segments, Loader loader) {
+                                                 parts::SegmentList& segments, const parts::Work& first,
+                                                 Loader loader) {
+  parts::wait_for_launch_before();
   parts::ListPosition position(segments);
-  bool looks_ahead = false;
-  if (parts::is_in_turn(args)) {
-    const parts::Work first = parts::whole_part(args);
-    looks_ahead = !first.is_end();
-    if (looks_ahead) loader.template look_ahead<true>(args, first);
-  }
-  for (; !position.get().is_end(); position.next()) {
+  bool known = !first.is_end(), looks_ahead = known;
+  if (known) loader.template look_ahead<true>(args, first);
+  for (; known || !position.get().is_end(); position.next()) {
     if (!looks_ahead) loader.template look_ahead<false>(args, position.get());
-    looks_ahead = false;
+    known = looks_ahead = false;
     loader.load([&] {
       const parts::Work* next = position.next_listed();
       if (next == nullptr || next->is_end()) return;

@@ -47,26 +47,6 @@ class Query {
     bring_to_fp16<Config::kComputeGroups, kHelperTiles>(work.tile, threadIdx.x / 128);
   }
 
-  /// Of a segment without blocks: what has been asked for is not its next one's.
-  __device__ __forceinline__ void skip() {
-    if (!is_asked()) return;
-    ptx::wait(shared_.has_query, parity_);
-    parity_ ^= 1;
-    meet<1>();
-    if (threadIdx.x % 128 == 0) say_next(nullptr);
-    meet<1>();
-  }
-  /// Before a call's first segment is listed, where shapes tell its tile.
-  __device__ __forceinline__ void ask_first() const {
-    if (threadIdx.x % 128 == 0 && args_.query.rows_in_line && parts::is_in_turn(args_)) {
-      const parts::Work first = parts::whole_part(args_);
-      if (!first.is_end()) {
-        shared_.lists.next_query = first.tile.in_line(args_.query);
-        ask(shared_.lists.next_query);
-      }
-    }
-    meet<1>();
-  }
   /// The next one, where there is one in line, may be asked for before it is taken; by a thread.
   __device__ __forceinline__ void say_next(const parts::Work* next) const {
     parts::RowsInLine& rows = shared_.lists.next_query;

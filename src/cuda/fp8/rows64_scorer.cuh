@@ -32,9 +32,12 @@ class Scorer {
     scale_ = query_.take(work);
     if constexpr (Config::kE4m3) scale_ *= cache_scale(args_);
   }
-  /// Where Config::kAsksAhead: before the first segment is known, and at one without blocks.
-  __device__ __forceinline__ void ask_first() const { query_.ask_first(); }
-  __device__ __forceinline__ void skip() { query_.skip(); }
+  /// Takes the Q of the first segment before it is listed, if shapes tell it: `first`, else an end.
+  __device__ __forceinline__ bool begin_first(const parts::Work& first) {
+    if (first.is_end()) return false;
+    begin(first);
+    return true;
+  }
   /// At what is next; null: it is not known.
   __device__ __forceinline__ void look_ahead(const parts::Work* next) const {
     if (next != nullptr && next->is_end()) next = nullptr;

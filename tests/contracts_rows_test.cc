@@ -1,6 +1,7 @@
 // A query row's bits depend on nothing that other rows hold, though kernels compute many rows together: not
 // on NaN there, not on scores so large that they are rounded otherwise, not on when the maxima of others
-// rise. On every backend that is there, and by every kernel that takes a format.
+// rise. On every backend that is there, and by every kernel that takes a format. Only mla_64_roles rounds a
+// row's scores as rows beside it need (docs/numerics.md).
 #include <cstring>
 
 #include "contracts.h"
@@ -76,6 +77,7 @@ class Rows : public Contracts {
   void expect_unfelt(const RandomCase& c, const std::string& name) {
     const std::vector<std::uint8_t> before = token_of(c);
     for (Others others : kOthers) {
+      if (others != Others::kSmall && executor_.kernel == "mla_64_roles") continue;
       const std::vector<std::uint8_t> after = token_of(with_others(c, others));
       std::size_t differ = 0;
       for (std::size_t i = 0; i < before.size(); ++i) differ += before[i] != after[i];

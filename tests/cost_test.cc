@@ -236,8 +236,8 @@ constexpr Call kCalls[] = {
     {2, 2048, 128, "mla_64_pingpong", 22200, KvFormat::kFp8_656, true},
     {64, 2048, 128, "mla_64_roles", 57096, KvFormat::kPlain, true},
     {64, 4096, 32, "gqa_16", 245631, KvFormat::kPlain, false, 16, 8},
-    {1, 4096, 32, "gqa_128_split", 10731, KvFormat::kPlain, false, 16, 8},
-    {16, 4096, 32, "gqa_128_split", 14715, KvFormat::kPlain, false, 16, 1},
+    {1, 4096, 32, "gqa_16", 11520, KvFormat::kPlain, false, 16, 8},
+    {16, 4096, 32, "gqa_128_split", 16215, KvFormat::kPlain, false, 16, 1},
     {1, 512, 32, "gqa_16", 5880, KvFormat::kPlain, false, 16, 8},
 };
 

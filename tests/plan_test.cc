@@ -555,6 +555,27 @@ TEST(Plan, PartsByLength) {
   EXPECT_FALSE(validate(g).ok());
 }
 
+// Of 16 requests with 8 parts each merges run at the same time; of 100 they do not. Cuts do not change.
+TEST(Plan, MergesOfSingleSharesAreEstimatedApart) {
+  Geometry g{.requests = 16,
+             .parts = 132,
+             .max_tokens = 8192,
+             .cost = {.per_block = 1000, .per_split = 4000, .per_call = -1000, .per_merge = 15000}};
+  const Geometry apart = with_shares_merged_in(g, 2500);
+  EXPECT_EQ(estimate(apart), estimate(g) - 12500);
+  EXPECT_EQ(apart.cost.per_merge, 15000);
+  EXPECT_EQ(fingerprint(apart), fingerprint(g));
+  EXPECT_EQ(estimate(with_shares_merged_in(g, 17000)), estimate(g) + 2000);
+  // Whole items merge nothing.
+  g.max_tokens = 64;
+  EXPECT_EQ(estimate(with_shares_merged_in(g, 17000)), estimate(g));
+  g.max_tokens = 8192;
+  for (int requests : {0, 67, 100, 500}) {
+    g.requests = requests;
+    EXPECT_EQ(estimate(with_shares_merged_in(g, 2500)), estimate(g)) << requests;
+  }
+}
+
 TEST(Plan, ItemsStayWholeWhereSplitsNeverPay) {
   Geometry g{.requests = 4,
              .parts = 16,

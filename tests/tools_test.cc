@@ -134,6 +134,11 @@ TEST_F(Program, BenchComparesWithFloat64AndPricesBatchInvariance) {
                file("reach.json"));
   EXPECT_EQ(json("reach.json").at("results").at(0).at("reach"), 1000);
   EXPECT_LT(json("reach.json").at("results").at(0).at("worst_ratio"), 1.0);
+  expect_right(
+      "bench dense --batch 2 --heads 4 --tokens 70 --reach 1000 --typical-tokens 64 --rmse --repeats 1 " +
+      ("--json " + file("typical.json")));
+  EXPECT_EQ(json("typical.json").at("results").at(0).at("typical_tokens"), 64);
+  EXPECT_LT(json("typical.json").at("results").at(0).at("worst_ratio"), 1.0);
   const auto etap = json("etap.json").at("results").at(0);
   EXPECT_EQ(etap.at("dtype"), "fp16");
   EXPECT_EQ(etap.at("deviation"), 1.0);
@@ -274,6 +279,15 @@ TEST_F(Program, PlanShowsKernelsOfTheGpuInEveryBuild) {
   EXPECT_EQ(json("one.json").at("packing").at("ms"), json("many.json").at("packing").at("ms"));
   EXPECT_GT(json("one.json").at("slots"), json("many.json").at("slots"));
   EXPECT_EQ(json("one.json").at("kernel"), json("many.json").at("kernel"));
+  const std::string far =
+      "plan --batch 1 --tokens 1024 --lengths uniform --heads 64 --brief --reach 131072 --json ";
+  expect_right(far + file("far.json"), {"mla_64_pingpong: picked"});
+  expect_right(far + file("near.json") + " --typical-tokens 1000",
+               {"mla_16_team16: picked", "chosen for requests of 1024 tokens; up to 131072 are taken\n"});
+  EXPECT_EQ(json("far.json").at("chosen_for"), 131072);
+  EXPECT_EQ(json("near.json").at("chosen_for"), 1024);
+  EXPECT_EQ(json("near.json").at("reach"), 131072);
+  expect_refused(far + file("near.json") + " --typical-tokens -1", {"--typical-tokens"});
   expect_right("plan --length-list 131072,512,512,512 --heads 16 --workers 132 --json " + file("plan.json"),
                {"mla_16: picked"});
   const auto plan = json("plan.json");

@@ -465,6 +465,15 @@ std::optional<Geometry> items_by_length(Geometry g) {
   return even;
 }
 
+Geometry with_shares_merged_in(Geometry g, std::int32_t per_merge) {
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  if (items == 0 || g.partition != Partition::kLine || 2 * items > g.parts) return g;
+  Geometry shares = g;
+  shares.cost.per_merge = per_merge;
+  g.cost.per_call += static_cast<std::int32_t>(estimate(shares) - estimate(g));
+  return g;
+}
+
 bool never_gains_from_splits(const Geometry& g, const Geometry& whole, std::int64_t saved) {
   Geometry lone = g;
   lone.requests = lone.rounds = 1;

@@ -45,6 +45,11 @@ std::optional<Geometry> even_items(Geometry geometry);
 /// The geometry with parts by length (kSharesByLength). Empty as for even_items().
 std::optional<Geometry> items_by_length(Geometry geometry);
 
+/// The geometry with a per_call by which a merge is estimated to take `per_merge` where a line gives each
+/// request two parts or more. A part has one segment there, and requests merge at the same time. Plans are
+/// cut as before: by cost.per_merge, what merges take if parts have several segments.
+Geometry with_shares_merged_in(Geometry geometry, std::int32_t per_merge);
+
 /// Do splits never pay? Asks the request that gains most from splits, a lone one as long as the page table
 /// reaches: is it as fast whole, by the geometry `whole` of whole_items()? `saved`: nanoseconds that a call
 /// of whole items saves beyond its costs.

@@ -68,7 +68,8 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);
   g.cost = costs_of(problem, g.block_tokens, workers);
   schedule::set_workers(g, row_tiles_of(problem) * problem.cache.heads, workers);
-  return g;
+  constexpr cost::Costs kShares = cost::of(cost::Kernel::kPaged128, cost::Situation::kShares);
+  return schedule::with_shares_merged_in(g, kShares.on(workers).per_merge);
 }
 
 }  // namespace

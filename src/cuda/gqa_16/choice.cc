@@ -84,6 +84,8 @@ constexpr int kFixedSplitTokens = 2048;  // batch_invariant
 // one or two segments.
 constexpr int kPartsOfFew = 4;
 constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory);
+constexpr cost::Costs kRows16 = cost::of(cost::Kernel::kPaged, cost::Situation::kRows16);
+constexpr cost::Costs kShares = cost::of(cost::Kernel::kPaged, cost::Situation::kShares);
 constexpr cost::Costs kQueryTokens = cost::of(cost::Kernel::kPaged, cost::Situation::kQueryTokens);
 constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kPaged, cost::Situation::kFewRequests);
 
@@ -124,7 +126,11 @@ std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, const s
   const double bytes = 2.0 * g.block_tokens * tiles * problem.cache.qk_dim * gqa_16::element_bytes(problem);
   const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
   g.cost = cost::by_memory(kByMemory, bytes, workers, row_tiles);
-  if (problem.query.tokens > 1) add_query_tokens(g.cost, workers);
+  if (problem.query.tokens > 1) {
+    add_query_tokens(g.cost, workers);
+  } else if (g.tile_rows > 8) {
+    cost::add(g.cost, kRows16.on(workers));
+  }
   schedule::set_workers(g, row_tiles * problem.cache.heads, workers * tiles);
   if (kPartsOfFew * std::int64_t{g.requests} * g.rounds <= g.parts)
     g.cost.per_merge = kFewRequests.on(workers).per_merge;
@@ -203,7 +209,8 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   if (problem.options.batch_invariant) return *geometry(problem, workers, 1);
   if (prefix_shape_of(kGqa16Kernel, problem, workers).requests > 0) return sharing_geometry(problem, workers);
   if (const auto team = team_geometry(problem, workers)) return *team;
-  return with_late_items(geometry_of_tiles(problem, workers, kMostTiles), workers);
+  const schedule::Geometry g = with_late_items(geometry_of_tiles(problem, workers, kMostTiles), workers);
+  return schedule::with_shares_merged_in(g, kShares.on(workers).per_merge);
 }
 
 prefix::Shape prefix_shape(const DecodeProblem& problem, const schedule::Workers& workers) {

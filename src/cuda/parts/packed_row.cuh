@@ -109,10 +109,10 @@ struct PackedRow {
   __device__ __forceinline__ static RowPair lane_bounds(const float (&o)[kCount]) {
     if constexpr (!kScales) return {0, 0};
     RowPair bounds{sum_of_magnitudes(o, false), sum_of_magnitudes(o, true)};
-    if (!(bounds.low < INFINITY)) [[unlikely]]
-      bounds.low = largest_finite(o, false);
-    if (!(bounds.high < INFINITY)) [[unlikely]]
-      bounds.high = largest_finite(o, true);
+    if (!(bounds.low + bounds.high < INFINITY)) [[unlikely]] {
+      if (!(bounds.low < INFINITY)) bounds.low = largest_finite(o, false);
+      if (!(bounds.high < INFINITY)) bounds.high = largest_finite(o, true);
+    }
     return bounds;
   }
 };

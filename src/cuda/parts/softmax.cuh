@@ -147,7 +147,7 @@ __device__ __forceinline__ void scale_unless_positive(float (&s)[kCount], float 
 template <int kCount>
 __device__ __forceinline__ RowPair exponentials(float (&s)[kCount], float scale, RowPair row_base) {
   RowPair base{finite_or_zero(row_base.low), finite_or_zero(row_base.high)};
-  if (has_huge(base)) [[unlikely]] {
+  if (has_huge(row_base)) [[unlikely]] {  // -inf, too: it need not wait for `base`
     // A row that is not huge is multiplied by 1 first, which changes nothing.
     const RowPair first{is_huge(base.low) ? scale : 1.0F, is_huge(base.high) ? scale : 1.0F};
     const RowPair then{is_huge(base.low) ? 1.0F : scale, is_huge(base.high) ? 1.0F : scale};

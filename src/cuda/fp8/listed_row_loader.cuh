@@ -1,5 +1,5 @@
-// Tokens of fp8_584 caches as loader_584.cuh brings them, where the loader has 24 registers: lists are in shared
-// memory, and of a call's first item nobody waits for a list of segments.
+// Tokens of fp8_584 caches as loader_584.cuh brings them, where the loader has 24 registers: lists are in
+// shared memory, and of a call's first item nobody waits for a list of segments.
 #pragma once
 
 #include "core/fp8_584.h"
@@ -25,8 +25,8 @@ struct ListedRanges {
   parts::ListedRange of[2];
 };
 
-/// By four warps, each 16 tokens of every block: half a warp a block of two, whose addresses are found together.
-/// Entries are asked for four blocks ahead. What a warp needs of its lists is in shared memory.
+/// By four warps, each 16 tokens of every block: half a warp a block of two, whose addresses are found
+/// together. Entries are asked for four blocks ahead. What a warp needs of its lists is in shared memory.
 template <class Shared>
 class ListedRowLoader {
   using Config = typename Shared::Config;
@@ -87,7 +87,9 @@ class ListedRowLoader {
  private:
   static constexpr std::uint32_t kWarpBytes = kWarpTokens * fp8_584::kDataBytes;
 
-  __device__ __forceinline__ ListedRanges& ranges() const { return shared_.lists.of_warp[thread_ / 32]; }
+  __device__ __forceinline__ ListedRanges& ranges() const {
+    return shared_.lists.of_warp[thread_ / 32];
+  }
 
   /// As parts::listed_range(), by a lane each list: their lengths come at once.
   __device__ __forceinline__ void find_lists(parts::ListedRange& range, const parts::DecodeArguments& args,
@@ -111,7 +113,9 @@ class ListedRowLoader {
   }
 
   /// Of a pair of blocks, which this lane has; and of its tokens, which.
-  __device__ __forceinline__ int half() const { return thread_ % 32 / kWarpTokens; }
+  __device__ __forceinline__ int half() const {
+    return thread_ % 32 / kWarpTokens;
+  }
   __device__ __forceinline__ int token() const {
     return thread_ / 32 * kWarpTokens + thread_ % kWarpTokens;
   }
@@ -123,8 +127,8 @@ class ListedRowLoader {
     if (block + half() >= range.end) return -1;
     return parts::entry_of(cache_, range.lists, place(range, block));
   }
-  /// Of an item's first two blocks, asked for before its lengths are known, if they are of its first list, which
-  /// goes by indices.
+  /// Of an item's first two blocks, asked for before its lengths are known, if they are of its first list,
+  /// which goes by indices.
   __device__ __forceinline__ int first_entry(const parts::DecodeArguments& args,
                                              const parts::RowTile& tile) const {
     const parts::ListedCache& first = cache_.listed[0];
@@ -175,13 +179,13 @@ class ListedRowLoader {
   const int thread_;
   const std::uint64_t policy_ = ptx::evict_first_policy();
   RingPlace<Config> place_;
-  int next_ = 0;                           // of two ranges
-  int entry_ = -1, entry_ahead_ = -1;      // of the next segment's first four blocks
-  bool has_query_ = false;                 // of the first segment with blocks
+  int next_ = 0;                       // of two ranges
+  int entry_ = -1, entry_ahead_ = -1;  // of the next segment's first four blocks
+  bool has_query_ = false;             // of the first segment with blocks
 };
 
-/// The loading role, of segments that a computing warp lists. `first`: the first one if shapes tell it, a whole
-/// item, else an end; it is loaded before the list is there.
+/// The loading role, of segments that a computing warp lists. `first`: the first one if shapes tell it, a
+/// whole item, else an end; it is loaded before the list is there.
 template <class Loader>
 __device__ __forceinline__ void load_listed_rows(const parts::DecodeArguments& args,
                                                  parts::SegmentList& segments, const parts::Work& first,

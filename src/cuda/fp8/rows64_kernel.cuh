@@ -1,5 +1,5 @@
-// Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse, and from fp8_584 caches by one or two lists,
-// 64 query rows a tile: one warpgroup loads, one scores, two multiply with V.
+// Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse, and from fp8_584 caches by one or two
+// lists, 64 query rows a tile: one warpgroup loads, one scores, two multiply with V.
 //
 //   loader     | 656 (576) bytes a token, as they are in the cache
 //   scorer     | S0 = K0 Q^T | S1 = K1 Q^T          | S2 = K2 Q^T          | ...
@@ -20,9 +20,8 @@
 namespace flashlatent::fp8::rows64 {
 
 template <class Config>
-using MergeStep =
-    parts::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows, Config::kVDim, 4, 9,
-                     Config::kLists>;
+using MergeStep = parts::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows,
+                                   Config::kVDim, 4, 9, Config::kLists>;
 
 /// A call's first item where parts are whole items in turn; else an end.
 __device__ __forceinline__ parts::Work first_by_shapes(const parts::DecodeArguments& args) {
@@ -69,7 +68,7 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
 
 template <class Config>
 using LoaderOfBlocks = std::conditional_t<Config::kFp8_584, ListedRowLoader<SharedMemory<Config>>,
-                                        LoaderOf<SharedMemory<Config>>>;
+                                          LoaderOf<SharedMemory<Config>>>;
 
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,

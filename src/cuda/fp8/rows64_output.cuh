@@ -5,8 +5,8 @@
 // seldom moved, and so not looked for: they are made with the one that there is, and again if any comes out
 // too large (few_rows_warpgroup.cuh).
 //
-// Of fp8_584 RoPE is value, too: the last 64 columns of the right warpgroup, multiplied as they are by P in bf16
-// and without units, so that it does not matter how small the token's scales are.
+// Of fp8_584 RoPE is value, too: the last 64 columns of the right warpgroup, multiplied as they are by P in
+// bf16 and without units, so that it does not matter how small the token's scales are.
 #pragma once
 
 #include "cuda/fp8/e4m3_block.cuh"
@@ -244,12 +244,10 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// Bytes of a step, and of fp8_584 its ratios. `row`: value_row().
   __device__ __forceinline__ void load_values(std::uint32_t row, int step) {
     constexpr int kChunkStep = Config::kE4m3 ? parts::atoms::kAtomBytes : 64;
-    ptx::load_matrices_transposed(bytes_,
-                                  row + step / 2 * kChunkStep + step % 2 * 32 * Config::kTokenBytes);
+    ptx::load_matrices_transposed(bytes_, row + step / 2 * kChunkStep + step % 2 * 32 * Config::kTokenBytes);
     if constexpr (Config::kFp8_584) {
       const auto& of_group = tokens().ratio[me_ * Config::kPartGroups + step / 2];
-      const uint4 ratios =
-          *reinterpret_cast<const uint4*>(&of_group[thread() % 4 * 16 + step % 2 * 8]);
+      const uint4 ratios = *reinterpret_cast<const uint4*>(&of_group[thread() % 4 * 16 + step % 2 * 8]);
       ratio_[0] = ratios.x, ratio_[1] = ratios.y, ratio_[2] = ratios.z, ratio_[3] = ratios.w;
     }
   }
@@ -340,8 +338,11 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     return kRope && step < kSteps && step >= kSteps - 2;
   }
   /// Of the two warpgroups, the right one.
-  __device__ __forceinline__ bool has_rope() const { return __shfl_sync(0xffffffff, me_, 0) != 0; }
-  /// Operands of two products, of 32 tokens from `first` on: they take the place of a step's bytes and ratios.
+  __device__ __forceinline__ bool has_rope() const {
+    return __shfl_sync(0xffffffff, me_, 0) != 0;
+  }
+  /// Operands of two products, of 32 tokens from `first` on: they take the place of a step's bytes and
+  /// ratios.
   __device__ __forceinline__ void load_rope(int first) {
     const std::uint32_t row = ptx::shared_address(shared_.blocks[slot_.slot()]) +
                               pairs::data_offset(first + thread() % 32 / 16 * 8 + thread() % 8) +

@@ -161,8 +161,8 @@ class Scorer {
     }
   }
 
-  /// The same of fp8_584. While nothing is under way it is asked whether there are odd tokens: what is done about
-  /// them needs registers.
+  /// The same of fp8_584. While nothing is under way it is asked whether there are odd tokens: what is done
+  /// about them needs registers.
   __device__ __forceinline__ void score_584() {
     const int slot = slot_.slot();
     ptx::wait(shared_.full[slot], slot_.parity());
@@ -171,7 +171,8 @@ class Scorer {
         ptx::shared_address(shared_.blocks[slot]) + pairs::scale_offset(fragment().row);
     const auto scales_of = [&](int half) { return UnitScales::at(scales + half * pairs::kEightTokens); };
     UnitScales low = scales_of(0), high = scales_of(1);
-    const fp8::KeyBytes rope = keys(row + Config::kRopeOffset), more_rope = keys(row + Config::kRopeOffset + 64);
+    const fp8::KeyBytes rope = keys(row + Config::kRopeOffset),
+                        more_rope = keys(row + Config::kRopeOffset + 64);
     if (ptx::named_any(kScorerBarrier, 128, low.is_odd() || high.is_odd())) [[unlikely]] {
       if (thread() < 64) {
         tame_token(shared_.blocks[slot] + pairs::data_offset(thread()),
@@ -316,9 +317,8 @@ class Scorer {
       const int first = Config::kRowsAlike ? 0 : rows().limit(work, 0) - limit;
       parts::Fragment own = fragment();
       asm volatile("" : "+r"(own.row));  // nothing of this is to be kept in registers meanwhile
-      parts::mask_columns<kRows>(s_, live, own, [&](int n) {
-        return Config::kRowsAlike ? 64 : rows().limit(work, n) - first;
-      });
+      parts::mask_columns<kRows>(
+          s_, live, own, [&](int n) { return Config::kRowsAlike ? 64 : rows().limit(work, n) - first; });
       masked = true;
     }
     ptx::wait(shared_.softened, softened_ ^ 1);

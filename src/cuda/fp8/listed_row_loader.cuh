@@ -1,5 +1,5 @@
-// Tokens of fp8_584 caches as loader_584.cuh brings them, where the loader has 24 registers: lists are in shared
-// memory, and of a call's first item nobody waits for a list of segments.
+// Tokens of fp8_584 caches as loader_584.cuh brings them, where the loader has 24 registers: lists are in
+// shared memory, and of a call's first item nobody waits for a list of segments.
 #pragma once
 
 #include "core/fp8_584.h"
@@ -25,7 +25,8 @@ struct ListedRanges {
   parts::ListedRange of[2];
 };
 
-/// By four warps, each 16 tokens of every block. What a warp needs of its lists is in shared memory.
+/// By four warps, each 16 tokens of every block: half a warp a block of two, whose addresses are found
+/// together. Entries are asked for four blocks ahead. What a warp needs of its lists is in shared memory.
 template <class Shared>
 class ListedRowLoader {
   using Config = typename Shared::Config;
@@ -36,7 +37,7 @@ class ListedRowLoader {
   static constexpr int kArrivals = kThreads / 32 + kThreads / 2;
 
   __device__ __forceinline__ ListedRowLoader(const parts::CacheArguments& cache, Shared& shared, int thread)
-      : cache_(cache), shared_(shared), lane_(thread % 32), first_(thread / 32 * kWarpTokens) {}
+      : cache_(cache), shared_(shared), thread_(thread) {}
 
   /// Finds the lists of the segment that is loaded next, and asks for its first entries. kIsWhole: all blocks
   /// of its lists; else those that the segment says.
@@ -46,19 +47,20 @@ class ListedRowLoader {
     if constexpr (kIsWhole) guess = first_entry(args, work.tile);
     __syncwarp();  // all lanes are done with the segment before the one at hand
     parts::ListedRange& range = ranges().of[next_];
-    if (lane_ == 0) {
-      range = parts::listed_range(args, work.segment, work.tile);
-      if constexpr (kIsWhole) {
-        range.begin = 0;
-        range.end = range.lists.blocks + (range.lists.tokens[1] + 63) / 64;
-      }
+    find_lists(range, args, work.segment, work.tile);
+    __syncwarp();
+    if (thread_ % 32 == 0) {
+      range.lists.blocks = (range.lists.tokens[0] + 63) / 64;
+      range.begin = kIsWhole ? 0 : work.segment.block_begin;
+      range.end = kIsWhole ? range.lists.blocks + (range.lists.tokens[1] + 63) / 64 : work.segment.block_end;
     }
     __syncwarp();
-    if (kIsWhole && range.lists.blocks > 0) {
-      next_entry_ = token() < range.lists.tokens[0] ? guess : -1;
+    if (kIsWhole && half() < range.lists.blocks) {
+      entry_ = half() * 64 + token() < range.lists.tokens[0] ? guess : -1;
     } else {
-      next_entry_ = range.begin < range.end ? look_up(range, range.begin) : -1;
+      entry_ = look_up(range, range.begin);
     }
+    entry_ahead_ = look_up(range, range.begin + 2);
   }
 
   /// Loads the segment that was looked ahead at; calls `announce` once on the way, for the next one.
@@ -66,17 +68,19 @@ class ListedRowLoader {
   __device__ __forceinline__ void load(Announce announce) {
     const parts::ListedRange& range = ranges().of[next_];
     next_ ^= 1;
-    int entry = next_entry_;
+    int entry = entry_, ahead = entry_ahead_;
     // Once all slots are asked for: who walks on may wait for memory.
     const int last = min(range.begin + Config::kSlots, range.end) - 1;
     if (range.begin == range.end) announce();
 #pragma unroll 1
-    for (int block = range.begin; block < range.end; ++block) {
-      const parts::ListedToken token = token_of(cache_, range.lists, place(range, block), entry, 0);
-      if (block + 1 < range.end) entry = look_up(range, block + 1);
-      copy(token);
-      if (block == last) announce();
+    for (int block = range.begin; block < range.end; block += 2) {
+      const Row row = locate(range, entry, block);
+      entry = ahead;
+      ahead = look_up(range, block + 4);
+      copy(row, 0);
       if (!has_query_) wait_for_query();
+      if (block + 1 < range.end) copy(row, 1);
+      if (block == last || block + 1 == last) announce();
     }
   }
 
@@ -84,7 +88,22 @@ class ListedRowLoader {
   static constexpr std::uint32_t kWarpBytes = kWarpTokens * fp8_584::kDataBytes;
 
   __device__ __forceinline__ ListedRanges& ranges() const {
-    return shared_.lists.of_warp[first_ / kWarpTokens];
+    return shared_.lists.of_warp[thread_ / 32];
+  }
+
+  /// As parts::listed_range(), by a lane each list: their lengths come at once.
+  __device__ __forceinline__ void find_lists(parts::ListedRange& range, const parts::DecodeArguments& args,
+                                             const schedule::Segment& segment,
+                                             const parts::RowTile& tile) const {
+    const int i = thread_ % 32;
+    if (i >= 2) return;
+    const parts::ListedCache& cache = cache_.listed[i];
+    const schedule::TokenSpan span =
+        schedule::span_of(args.geometry, cache_.list_lengths, i, segment.request);
+    range.lists.entries[i] =
+        cache.entries + tile.request * cache.entries_stride + tile.first_token * cache.entries_token_stride;
+    range.lists.tokens[i] = span.count();
+    if (i == 0) range.lists.first = span.begin;
   }
 
   /// Q is asked for after a call's first block, and needed as soon (loader.cuh).
@@ -93,75 +112,91 @@ class ListedRowLoader {
     has_query_ = true;
   }
 
-  /// This lane's token of a block; the upper half warp has the same as the lower.
-  __device__ __forceinline__ int token() const { return first_ + lane_ % kWarpTokens; }
-  __device__ __forceinline__ parts::ListPlace place(const parts::ListedRange& range, int block) const {
-    return parts::place_in_list(range.lists, block, token());
+  /// Of a pair of blocks, which this lane has; and of its tokens, which.
+  __device__ __forceinline__ int half() const {
+    return thread_ % 32 / kWarpTokens;
   }
-  /// Of an item's first block, asked for before its lengths are known, if the item has tokens in its first list,
-  /// which go by indices.
+  __device__ __forceinline__ int token() const {
+    return thread_ / 32 * kWarpTokens + thread_ % kWarpTokens;
+  }
+  /// Of the pair that begins at `block`.
+  __device__ __forceinline__ parts::ListPlace place(const parts::ListedRange& range, int block) const {
+    return parts::place_in_list(range.lists, block + half(), token());
+  }
+  __device__ __forceinline__ int look_up(const parts::ListedRange& range, int block) const {
+    if (block + half() >= range.end) return -1;
+    return parts::entry_of(cache_, range.lists, place(range, block));
+  }
+  /// Of an item's first two blocks, asked for before its lengths are known, if they are of its first list,
+  /// which goes by indices.
   __device__ __forceinline__ int first_entry(const parts::DecodeArguments& args,
                                              const parts::RowTile& tile) const {
     const parts::ListedCache& first = cache_.listed[0];
-    if (token() >= args.geometry.list[0].reach) return -1;
+    const int at = half() * 64 + token();
+    if (at >= args.geometry.list[0].reach) return -1;
     return __ldg(first.entries + tile.request * first.entries_stride +
-                 tile.first_token * first.entries_token_stride + token());
-  }
-  __device__ __forceinline__ int look_up(const parts::ListedRange& range, int block) const {
-    return parts::entry_of(cache_, range.lists, place(range, block));
+                 tile.first_token * first.entries_token_stride + at);
   }
 
-  __device__ __forceinline__ void copy(const parts::ListedToken& token) {
-    const std::uint32_t live = __ballot_sync(0xffffffff, token.data != nullptr) & 0xffff;
-    const std::uint8_t* data = reinterpret_cast<const std::uint8_t*>(&kDeadToken);
-    int scales_offset = fp8_584::kDataBytes;
-    if (token.data != nullptr) {
-      data = token.data;
-      scales_offset = parts::Fp8_584Rows::scales_offset(token.page_size, token.in_page);
+  struct Row {
+    const std::uint8_t* data;
+    int scales_offset;
+    std::uint32_t live;  // of the warp's tokens of both blocks
+  };
+  __device__ __forceinline__ Row locate(const parts::ListedRange& range, int entry, int block) const {
+    const parts::ListedToken found = token_of(cache_, range.lists, place(range, block), entry, 0);
+    const std::uint32_t live = __ballot_sync(0xffffffff, found.data != nullptr);
+    if (found.data == nullptr) {
+      return {reinterpret_cast<const std::uint8_t*>(&kDeadToken), fp8_584::kDataBytes, live};
     }
-    const int slot = place_.slot(), row = first_ + lane_;
+    return {found.data, parts::Fp8_584Rows::scales_offset(found.page_size, found.in_page), live};
+  }
+
+  /// The first or the second block of a pair.
+  __device__ __forceinline__ void copy(const Row& row, int which) {
+    const int slot = place_.slot();
     ptx::wait(shared_.empty[slot], place_.parity() ^ 1);
     ptx::Barrier& full = shared_.full[slot];
-    if (lane_ == 0) {
-      reinterpret_cast<std::uint16_t*>(&shared_.live[slot])[first_ / kWarpTokens] =
-          static_cast<std::uint16_t>(live);
+    if (thread_ % 32 == 0) {
+      reinterpret_cast<std::uint16_t*>(&shared_.live[slot])[thread_ / 32] =
+          static_cast<std::uint16_t>(row.live >> which * kWarpTokens);
       ptx::arrive_expecting(full, kWarpBytes);
     }
     __syncwarp();
-    if (lane_ < kWarpTokens) {
+    if (half() == which) {
       std::uint8_t* block = shared_.blocks[slot];
-      ptx::copy_bytes(block + pairs::data_offset(row), data, fp8_584::kDataBytes, full, policy_);
-      ptx::copy_8_bytes(ptx::shared_address(block + pairs::scale_offset(row)), data + scales_offset);
+      ptx::copy_bytes(block + pairs::data_offset(token()), row.data, fp8_584::kDataBytes, full, policy_);
+      ptx::copy_8_bytes(ptx::shared_address(block + pairs::scale_offset(token())),
+                        row.data + row.scales_offset);
       ptx::copy_arrive(full);
     }
+    __syncwarp();
     place_.next();
   }
 
   const parts::CacheArguments& cache_;
   Shared& shared_;
-  const int lane_, first_;
+  const int thread_;
   const std::uint64_t policy_ = ptx::evict_first_policy();
   RingPlace<Config> place_;
-  int next_ = 0;  // of two ranges
-  int next_entry_ = -1;
-  bool has_query_ = false;  // of the first segment with blocks
+  int next_ = 0;                       // of two ranges
+  int entry_ = -1, entry_ahead_ = -1;  // of the next segment's first four blocks
+  bool has_query_ = false;             // of the first segment with blocks
 };
 
-/// The loading role, of segments that a computing warp lists. Where a part begins with a whole item, shapes say
-/// which: it is asked for before the list is there.
+/// The loading role, of segments that a computing warp lists. `first`: the first one if shapes tell it, a
+/// whole item, else an end; it is loaded before the list is there.
 template <class Loader>
 __device__ __forceinline__ void load_listed_rows(const parts::DecodeArguments& args,
-                                                 parts::SegmentList& segments, Loader loader) {
+                                                 parts::SegmentList& segments, const parts::Work& first,
+                                                 Loader loader) {
+  parts::wait_for_launch_before();
   parts::ListPosition position(segments);
-  bool looks_ahead = false;
-  if (parts::is_in_turn(args)) {
-    const parts::Work first = parts::whole_part(args);
-    looks_ahead = !first.is_end();
-    if (looks_ahead) loader.template look_ahead<true>(args, first);
-  }
-  for (; !position.get().is_end(); position.next()) {
+  bool known = !first.is_end(), looks_ahead = known;
+  if (known) loader.template look_ahead<true>(args, first);
+  for (; known || !position.get().is_end(); position.next()) {
     if (!looks_ahead) loader.template look_ahead<false>(args, position.get());
-    looks_ahead = false;
+    known = looks_ahead = false;
     loader.load([&] {
       const parts::Work* next = position.next_listed();
       if (next == nullptr || next->is_end()) return;

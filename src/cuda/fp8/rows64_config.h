@@ -43,13 +43,14 @@ struct Config {
   static constexpr int kThreads = kComputeThreads + 128;  // and the loader
   // Half of the output is 128 of a thread's.
   static constexpr int kOutputRegisters = 184;
-  static constexpr int kLoaderRegisters = kE4m3 ? 32 : 24;
+  static constexpr int kLoaderRegisters = kTokens == Tokens::kFp8_656 ? 24 : 32;
   static constexpr int kScorerRegisters = 4 * 128 - kOutputs * kOutputRegisters - kLoaderRegisters;
 
   // A row's probabilities of a block are four threads', of so many tokens each.
   static constexpr int kSharers = kOutputThreads / kRows, kShareTokens = 64 / kSharers;
 
-  // From one token to the next; of fp8_584, which come in pairs (token_pairs.cuh), of an even number of tokens.
+  // From one token to the next; of fp8_584, which come in pairs (token_pairs.cuh), of an even number of
+  // tokens.
   static constexpr int kTokenBytes = kFp8_584 ? fp8_584::kTokenBytes
                                      : kE4m3  ? e4m3_latent::kDim
                                               : fp8_656::kTokenBytes;
@@ -57,8 +58,8 @@ struct Config {
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
   static constexpr int kQueryTiles = kChunks;
   static constexpr int kSlots = 3;  // blocks of tokens
-  // Items of fp8_584 are short. The next Q is asked for before the last scores are handed over, and multiplied by
-  // a guess.
+  // Items of fp8_584 are short. The next Q is asked for before the last scores are handed over, and
+  // multiplied by a guess.
   static constexpr bool kAsksAhead = kFp8_584, kGuessesQuery = kFp8_584;
   static constexpr int kRopeOffset = kFp8_584 ? fp8_584::kRopeOffset : fp8_656::kRopeOffset;
 };

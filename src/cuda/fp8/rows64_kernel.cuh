@@ -1,5 +1,5 @@
-// Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse, and from fp8_584 caches by one or two lists,
-// 64 query rows a tile: one warpgroup loads, one scores, two multiply with V.
+// Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse, and from fp8_584 caches by one or two
+// lists, 64 query rows a tile: one warpgroup loads, one scores, two multiply with V.
 //
 //   loader     | 656 (576) bytes a token, as they are in the cache
 //   scorer     | S0 = K0 Q^T | S1 = K1 Q^T          | S2 = K2 Q^T          | ...
@@ -20,23 +20,34 @@
 namespace flashlatent::fp8::rows64 {
 
 template <class Config>
-using MergeStep =
-    parts::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows, Config::kVDim, 4, 9,
-                     Config::kLists>;
+using MergeStep = parts::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows,
+                                   Config::kVDim, 4, 9, Config::kLists>;
+
+/// A call's first item where parts are whole items in turn; else an end.
+__device__ __forceinline__ parts::Work first_by_shapes(const parts::DecodeArguments& args) {
+  if (parts::is_in_turn(args)) return parts::whole_part(args);
+  parts::Work unknown;
+  unknown.segment.request = -1;
+  return unknown;
+}
 
 template <class Config>
 __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                       const CUtensorMap& query_map) {
   Scorer<Config> scorer(shared, args, query_map);
-  if constexpr (Config::kAsksAhead) scorer.ask_first();
+  bool has_query = false;  // of the first segment
+  if constexpr (Config::kAsksAhead) {
+    const parts::Work first = first_by_shapes(args);
+    parts::wait_for_launch_before();
+    has_query = scorer.begin_first(first);
+  }
   parts::ListPosition position(shared.segments);
   for (; !position.get().is_end(); position.next()) {
     const parts::Work& work = position.get();
-    if (work.blocks() <= 0) {
-      if constexpr (Config::kAsksAhead) scorer.skip();
-      continue;
-    }
-    scorer.begin(work);
+    const bool begun = has_query;
+    has_query = false;
+    if (work.blocks() <= 0) continue;
+    if (!begun) scorer.begin(work);
     scorer.look_ahead(position.next_listed());
     scorer.attend(work);
   }
@@ -57,7 +68,7 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
 
 template <class Config>
 using LoaderOfBlocks = std::conditional_t<Config::kFp8_584, ListedRowLoader<SharedMemory<Config>>,
-                                        LoaderOf<SharedMemory<Config>>>;
+                                          LoaderOf<SharedMemory<Config>>>;
 
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
@@ -65,7 +76,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   // Not load_blocks(): of fp8_656 the loader would spill 30 words.
   using BlockLoader = LoaderOfBlocks<Config>;
   if constexpr (Config::kFp8_584) {
-    load_listed_rows(args, shared.segments,
+    load_listed_rows(args, shared.segments, first_by_shapes(args),
                      BlockLoader(args.cache, shared, threadIdx.x - Config::kComputeThreads));
   } else if constexpr (!Config::kE4m3) {
     fp8::load_listed(args, shared.segments,
@@ -112,7 +123,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if (threadIdx.x == Config::kOutputThreads && args.query.rows_in_line) ptx::prefetch_map(query_map);
   if (Config::kBoxes && threadIdx.x == Config::kComputeThreads) ptx::prefetch_map(kv_map);
   set_up<Config>(shared);
-  parts::wait_for_launch_before();
+  if constexpr (!Config::kAsksAhead) parts::wait_for_launch_before();  // else what shapes tell comes before
   if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();
     load<Config>(shared, args, kv_map);
@@ -121,6 +132,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     score<Config>(shared, args, query_map);
   } else {
     ptx::take_registers<Config::kOutputRegisters>();
+    if constexpr (Config::kAsksAhead) parts::wait_for_launch_before();
     multiply<Config>(shared, args, query_map);
     if (args.merge_state != nullptr) MergeStep<Config>(args, shared.merge, shared.blocks).run();
   }

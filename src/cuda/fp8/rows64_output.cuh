@@ -5,8 +5,8 @@
 // seldom moved, and so not looked for: they are made with the one that there is, and again if any comes out
 // too large (few_rows_warpgroup.cuh).
 //
-// Of fp8_584 RoPE is value, too: the last 64 columns of the right warpgroup, multiplied as they are by P in bf16
-// and without units, so that it does not matter how small the token's scales are.
+// Of fp8_584 RoPE is value, too: the last 64 columns of the right warpgroup, multiplied as they are by P in
+// bf16 and without units, so that it does not matter how small the token's scales are.
 #pragma once
 
 #include "cuda/fp8/e4m3_block.cuh"
@@ -30,32 +30,20 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
 
   /// One segment.
   __device__ __forceinline__ void attend(const parts::Work& work) {
-    meet_both();  // nobody writes to the rows before any more
-    find_rows(work.tile);
-    if (is_first_ && work.blocks() > 0) {
-      Query<Config>(shared_, args_, query_map_).help(work);
-      is_first_ = false;
+    if (!finds_rows_ahead<Config>(work)) {
+      meet_both();  // nobody writes to the rows before any more
+      if (threadIdx.x < kRows) find_row(shared_, args_, work.tile, threadIdx.x);
+      if (!Config::kGuessesQuery && is_first_ && work.blocks() > 0) {
+        Query<Config>(shared_, args_, query_map_).help(work);
+        is_first_ = false;
+      }
+      meet_both();
     }
-    if constexpr (Config::kAsksAhead) is_first_ = false;
-    meet_both();
     add_blocks(work);
     finish(work);
   }
 
  private:
-  /// What takes many instructions, once a row and segment.
-  __device__ __forceinline__ void find_rows(const parts::RowTile& tile) const {
-    const int n = threadIdx.x;
-    if (n >= kRows) return;
-    if constexpr (!Config::kRowsAlike) shared_.output_rows.find(args_, tile, n);
-    shared_.row_place[n] = parts::RowPlace<__nv_bfloat16>::find(args_, tile, n);
-    if constexpr (Config::kFp8_584) {  // not a trip to memory at the end
-      if (args_.output.sink != nullptr && n < tile.rows) {
-        shared_.lists.sink[n] = __ldg(args_.output.sink + tile.head(args_.query, n));
-      }
-    }
-  }
-
   /// All its blocks. What is seldom to be done about one is not in the loop: base_ is seldom moved but at the
   /// begin, and of few blocks some tokens count for some rows only.
   __device__ __forceinline__ void add_blocks(const parts::Work& work) {
@@ -256,12 +244,10 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// Bytes of a step, and of fp8_584 its ratios. `row`: value_row().
   __device__ __forceinline__ void load_values(std::uint32_t row, int step) {
     constexpr int kChunkStep = Config::kE4m3 ? parts::atoms::kAtomBytes : 64;
-    ptx::load_matrices_transposed(bytes_,
-                                  row + step / 2 * kChunkStep + step % 2 * 32 * Config::kTokenBytes);
+    ptx::load_matrices_transposed(bytes_, row + step / 2 * kChunkStep + step % 2 * 32 * Config::kTokenBytes);
     if constexpr (Config::kFp8_584) {
       const auto& of_group = tokens().ratio[me_ * Config::kPartGroups + step / 2];
-      const uint4 ratios =
-          *reinterpret_cast<const uint4*>(&of_group[thread() % 4 * 16 + step % 2 * 8]);
+      const uint4 ratios = *reinterpret_cast<const uint4*>(&of_group[thread() % 4 * 16 + step % 2 * 8]);
       ratio_[0] = ratios.x, ratio_[1] = ratios.y, ratio_[2] = ratios.z, ratio_[3] = ratios.w;
     }
   }
@@ -352,8 +338,11 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     return kRope && step < kSteps && step >= kSteps - 2;
   }
   /// Of the two warpgroups, the right one.
-  __device__ __forceinline__ bool has_rope() const { return __shfl_sync(0xffffffff, me_, 0) != 0; }
-  /// Operands of two products, of 32 tokens from `first` on: they take the place of a step's bytes and ratios.
+  __device__ __forceinline__ bool has_rope() const {
+    return __shfl_sync(0xffffffff, me_, 0) != 0;
+  }
+  /// Operands of two products, of 32 tokens from `first` on: they take the place of a step's bytes and
+  /// ratios.
   __device__ __forceinline__ void load_rope(int first) {
     const std::uint32_t row = ptx::shared_address(shared_.blocks[slot_.slot()]) +
                               pairs::data_offset(first + thread() % 32 / 16 * 8 + thread() % 8) +
@@ -470,7 +459,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   }
 
   const CUtensorMap& query_map_;
-  bool is_first_ = true;         // segment with blocks (Config::kAsksAhead: segment)
+  bool is_first_ = true;         // segment with blocks
   fp8::RingPlace<Config> slot_;  // of the next block
   std::uint32_t parity_ = 0;     // of the next block, and where its tokens' scales are
   float base_, sum_;             // of this thread's row; -inf: there is none yet

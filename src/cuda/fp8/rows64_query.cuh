@@ -1,7 +1,7 @@
 // Q of a tile, by the warpgroup that scores, while the others are still at the output of the tile before:
-// fp16, its RoPE part bf16 but for e4m3 latents, times a power of two that brings the tile's largest value to 2^14, so
-// that bf16 values down to 2^-28 of it are exact. A call's first one by all three warpgroups that compute,
-// where its segment is short: 8 requests take 0.9 us less so, large batches up to 0.6 % more.
+// fp16, its RoPE part bf16 but for e4m3 latents, times a power of two that brings the tile's largest value to
+// 2^14, so that bf16 values down to 2^-28 of it are exact. A call's first one by all three warpgroups that
+// compute, where its segment is short: 8 requests take 0.9 us less so, large batches up to 0.6 % more.
 //
 // It comes as it is in memory, by one box, and is converted where it lies, into the order in which K's
 // columns come to registers (scorer.cuh): four units of 16 bytes, one of each lane of a quad, become four
@@ -47,32 +47,12 @@ class Query {
     bring_to_fp16<Config::kComputeGroups, kHelperTiles>(work.tile, threadIdx.x / 128);
   }
 
-  /// Of a segment without blocks: what has been asked for is not its next one's. Nobody helps then.
-  __device__ __forceinline__ void skip() {
-    is_first_ = false;
-    if (!is_asked()) return;
-    ptx::wait(shared_.has_query, parity_);
-    parity_ ^= 1;
-    meet<1>();
-    if (threadIdx.x % 128 == 0) say_next(nullptr);
-    meet<1>();
-  }
-  /// Before a call's first segment is listed, where shapes tell its tile.
-  __device__ __forceinline__ void ask_first() const {
-    if (threadIdx.x % 128 == 0 && args_.query.rows_in_line && parts::is_in_turn(args_)) {
-      const parts::Work first = parts::whole_part(args_);
-      if (!first.is_end()) {
-        shared_.lists.next_query = first.tile.in_line(args_.query);
-        ask(shared_.lists.next_query);
-      }
-    }
-    meet<1>();
-  }
   /// The next one, where there is one in line, may be asked for before it is taken; by a thread.
   __device__ __forceinline__ void say_next(const parts::Work* next) const {
     parts::RowsInLine& rows = shared_.lists.next_query;
     rows.request = -1;
-    if (next != nullptr && next->blocks() > 0 && args_.query.rows_in_line) rows = next->tile.in_line(args_.query);
+    if (next != nullptr && next->blocks() > 0 && args_.query.rows_in_line)
+      rows = next->tile.in_line(args_.query);
   }
   /// By the scorer, when all of its products with this one are done.
   __device__ __forceinline__ void ask_ahead() const {
@@ -106,8 +86,10 @@ class Query {
     if constexpr (Config::kAsksAhead) return shared_.lists.next_query.request >= 0;
     return false;
   }
+  /// Where a guess does, one warpgroup takes 2,900 clocks for a call's first Q, and three with their largest
+  /// value first 6,300.
   __device__ __forceinline__ static bool is_short(const parts::Work& work) {
-    return work.blocks() <= 16;
+    return !Config::kGuessesQuery && work.blocks() <= 16;
   }
 
   __device__ __forceinline__ void find_thread() {
@@ -126,12 +108,11 @@ class Query {
   __device__ __forceinline__ int bring_to_fp16(const parts::RowTile& tile, int group) {
     const int first = group * kHelperTiles;
     auto& query_max = reinterpret_cast<int(&)[4 * kGroups]>(shared_.query_max);
-    // By those who multiply ptxas would then make descriptors' addresses anew for each of their products.
-    if constexpr (Config::kGuessesQuery && kGroups == 1) {
+    if constexpr (Config::kGuessesQuery) {
       if (convert_by_guess(tile)) return kGuess;
     }
-    const int max = static_cast<int>(
-        parts::QueryMax<kTiles, 128>(shared_.q[first], thread_, tile.rows).of_warp());
+    const int max =
+        static_cast<int>(parts::QueryMax<kTiles, 128>(shared_.q[first], thread_, tile.rows).of_warp());
     if (thread_ % 32 == 0) query_max[group * 4 + thread_ / 32] = max;
     meet<kGroups>();
     const int exponent = parts::query_exponent(query_max);
@@ -147,8 +128,8 @@ class Query {
     ptx::copy_box(shared_.q, map_, 0, rows.first, 0, rows.request, shared_.has_query);
   }
 
-  /// The same times 2^kGuess, which suits the queries of models, without asking for the largest value first. False
-  /// if it does not: then Q is as it is in memory again.
+  /// The same times 2^kGuess, which suits the queries of models, without asking for the largest value first.
+  /// False if it does not: then Q is as it is in memory again.
   __device__ __forceinline__ bool convert_by_guess(const parts::RowTile& tile) {
     auto& query_max = reinterpret_cast<int(&)[4]>(shared_.query_max);
     const std::uint32_t pair = convert(0, Config::kQueryTiles, (127 + kGuess) * 0x00800080U) & 0x7FFF7FFFU;
@@ -160,7 +141,8 @@ class Query {
     int max = 0;
 #pragma unroll
     for (const int x : query_max) max = ::max(max, x);
-    if (max >= kLeastGuessed && max < kMostGuessed) [[likely]] return true;
+    if (max >= kLeastGuessed && max < kMostGuessed) [[likely]]
+      return true;
     meet<1>();  // all have read the maxima
     copy(tile);
     ptx::wait(shared_.has_query, parity_);
@@ -180,9 +162,9 @@ class Query {
     }
   }
 
-  /// Some of its tiles. `factor`: two bf16. Returns the larger magnitudes, with any sign, before that, of both
-  /// halves of a word. Tile by tile, not all at once: a call's first instructions are
-  /// slow to come, and unrolled it took 5,000 to 7,000 clocks in place of 2,300.
+  /// Some of its tiles. `factor`: two bf16. Returns the larger magnitudes, with any sign, before that, of
+  /// both halves of a word. Tile by tile, not all at once: a call's first instructions are slow to come, and
+  /// unrolled it took 5,000 to 7,000 clocks in place of 2,300.
   __device__ __forceinline__ std::uint32_t convert(int begin, int end, std::uint32_t factor) const {
     std::uint32_t largest = 0;
     std::uint32_t units[4];

@@ -32,9 +32,12 @@ class Scorer {
     scale_ = query_.take(work);
     if constexpr (Config::kE4m3) scale_ *= cache_scale(args_);
   }
-  /// Where Config::kAsksAhead: before the first segment is known, and at one without blocks.
-  __device__ __forceinline__ void ask_first() const { query_.ask_first(); }
-  __device__ __forceinline__ void skip() { query_.skip(); }
+  /// Takes the Q of the first segment before it is listed, if shapes tell it: `first`, else an end.
+  __device__ __forceinline__ bool begin_first(const parts::Work& first) {
+    if (first.is_end()) return false;
+    begin(first);
+    return true;
+  }
   /// At what is next; null: it is not known.
   __device__ __forceinline__ void look_ahead(const parts::Work* next) const {
     if (next != nullptr && next->is_end()) next = nullptr;
@@ -63,7 +66,7 @@ class Scorer {
           query_.ask_ahead();
         }
       }
-      publish(work, limit);
+      publish(work, limit, finds_rows_ahead<Config>(work) && left == work.blocks() - 1);
       slot_.next();
       limit -= 64;
     }
@@ -158,8 +161,8 @@ class Scorer {
     }
   }
 
-  /// The same of fp8_584. While nothing is under way it is asked whether there are odd tokens: what is done about
-  /// them needs registers.
+  /// The same of fp8_584. While nothing is under way it is asked whether there are odd tokens: what is done
+  /// about them needs registers.
   __device__ __forceinline__ void score_584() {
     const int slot = slot_.slot();
     ptx::wait(shared_.full[slot], slot_.parity());
@@ -168,7 +171,8 @@ class Scorer {
         ptx::shared_address(shared_.blocks[slot]) + pairs::scale_offset(fragment().row);
     const auto scales_of = [&](int half) { return UnitScales::at(scales + half * pairs::kEightTokens); };
     UnitScales low = scales_of(0), high = scales_of(1);
-    const fp8::KeyBytes rope = keys(row + Config::kRopeOffset), more_rope = keys(row + Config::kRopeOffset + 64);
+    const fp8::KeyBytes rope = keys(row + Config::kRopeOffset),
+                        more_rope = keys(row + Config::kRopeOffset + 64);
     if (ptx::named_any(kScorerBarrier, 128, low.is_odd() || high.is_odd())) [[unlikely]] {
       if (thread() < 64) {
         tame_token(shared_.blocks[slot] + pairs::data_offset(thread()),
@@ -291,8 +295,8 @@ class Scorer {
   }
 
   /// Scores to base 2, and units, into exponents of P for those who multiply. `limit`: tokens of this block
-  /// and later ones that the tile's first row attends to.
-  __device__ __forceinline__ void publish(const parts::Work& work, int limit) {
+  /// and later ones that the tile's first row attends to. `finds_rows`: see finds_rows_ahead().
+  __device__ __forceinline__ void publish(const parts::Work& work, int limit, bool finds_rows) {
     float low_scale = scale_, high_scale = scale_;
     float low_log = Config::kLargestP, high_log = Config::kLargestP;
     if constexpr (!Config::kE4m3) {
@@ -313,9 +317,8 @@ class Scorer {
       const int first = Config::kRowsAlike ? 0 : rows().limit(work, 0) - limit;
       parts::Fragment own = fragment();
       asm volatile("" : "+r"(own.row));  // nothing of this is to be kept in registers meanwhile
-      parts::mask_columns<kRows>(s_, live, own, [&](int n) {
-        return Config::kRowsAlike ? 64 : rows().limit(work, n) - first;
-      });
+      parts::mask_columns<kRows>(
+          s_, live, own, [&](int n) { return Config::kRowsAlike ? 64 : rows().limit(work, n) - first; });
       masked = true;
     }
     ptx::wait(shared_.softened, softened_ ^ 1);
@@ -331,6 +334,7 @@ class Scorer {
             make_float2(s_[4 * j + 2 * half], s_[4 * j + 2 * half + 1]);
       }
     }
+    if (Config::kFp8_584 && finds_rows && thread() < kRows) find_row(shared_, args_, work.tile, thread());
     ptx::arrive(shared_.scored);
     ptx::arrive(shared_.empty[slot_.slot()]);
   }

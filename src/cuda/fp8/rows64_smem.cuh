@@ -22,9 +22,9 @@ struct Scores {
   }
 };
 
-/// Of fp8_656 and fp8_584, of a block's tokens: ratios of V's scales to its unit (parts/fp8_units.cuh), and by
-/// what a probability times its unit is multiplied in the row's sum. The eighth group of fp8_584 is RoPE, which
-/// has none.
+/// Of fp8_656 and fp8_584, of a block's tokens: ratios of V's scales to its unit (parts/fp8_units.cuh), and
+/// by what a probability times its unit is multiplied in the row's sum. The eighth group of fp8_584 is RoPE,
+/// which has none.
 template <class Config>
 struct alignas(16) TokenScales {
   std::uint16_t ratio[Config::kGroups][64];
@@ -37,7 +37,8 @@ __device__ __forceinline__ int ratio_place(int token) {
   return Config::kFp8_584 ? token % 8 / 2 * 16 + token / 8 * 2 + token % 2 : token;
 }
 
-/// What fp8_584 has beside: P without units in bf16, for RoPE's part of V, and what the loader keeps of lists.
+/// What fp8_584 has beside: P without units in bf16, for RoPE's part of V, and what the loader keeps of
+/// lists.
 template <class Config>
 struct PlainP {
   std::uint8_t p[Config::kTileBytes];
@@ -84,6 +85,25 @@ struct alignas(1024) SharedMemory {
   parts::SegmentList segments;
   parts::MergeBegun merge;
 };
+
+/// What takes many instructions, once a row and segment.
+template <class Config>
+__device__ __forceinline__ void find_row(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                         const parts::RowTile& tile, int n) {
+  if constexpr (!Config::kRowsAlike) shared.output_rows.find(args, tile, n);
+  shared.row_place[n] = parts::RowPlace<typename Config::Element>::find(args, tile, n);
+  if constexpr (Config::kFp8_584) {  // not a trip to memory at the end
+    if (args.output.sink != nullptr && n < tile.rows) {
+      shared.lists.sink[n] = __ldg(args.output.sink + tile.head(args.query, n));
+    }
+  }
+}
+/// Does the scorer do it, at the second block? Those who multiply have then written the rows before. Rows are
+/// not needed before the end.
+template <class Config>
+__device__ __forceinline__ bool finds_rows_ahead(const parts::Work& work) {
+  return Config::kFp8_584 && work.blocks() > 1;
+}
 
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 

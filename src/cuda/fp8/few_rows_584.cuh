@@ -63,6 +63,44 @@ struct Fp8_584Block {
     return units;
   }
 
+  /// o += V^T P^T, warpgroup `me`'s part of a block's. The second one's last 64 columns are RoPE. `p`:
+  /// descriptor of P, behind which are all blocks' P for RoPE. Before operands are made the caller finishes
+  /// what is under way.
+  template <class Finish>
+  __device__ __forceinline__ static void multiply(float (&o)[Config::kPartChunks][kRows / 2],
+                                                  std::uint32_t block, int me, int thread,
+                                                  const std::uint16_t (&ratios)[kGroups][64], std::uint64_t p,
+                                                  Finish finish) {
+    constexpr int kLast = Config::kPartChunks - 1;
+    constexpr std::uint64_t kRopeStep = Config::kPlaces * Config::kTileBytes >> 4;
+    const std::uint32_t row = value_row(block, me, thread);
+    fp8::Operands a[2];
+    std::uint32_t ratio[8];
+    fp8::ValueBytes bytes = values(row, 0);
+#pragma unroll
+    for (auto& chunk : o) ptx::pin_registers(chunk);  // products are under way, or were
+#pragma unroll
+    for (int i = 0; i < kLast; ++i) {
+      load_ratios(ratio, ratios[me * Config::kPartChunks + i], thread);
+      if (i == 0) finish();
+      if (i >= 2) ptx::wgmma_wait<1>();
+      fp8::widen_values(a[i % 2], bytes, ratio);
+      if (i + 1 < kLast) bytes = values(row, i + 1);
+      multiply_chunk<__half>(o[i], a[i % 2], p);
+    }
+    if (me == 0) {
+      bytes = values(row, kLast);
+      load_ratios(ratio, ratios[kLast], thread);
+      ptx::wgmma_wait<1>();
+      fp8::widen_values(a[kLast % 2], bytes, ratio);
+      multiply_chunk<__half>(o[kLast], a[kLast % 2], p);
+    } else {
+      ptx::wgmma_wait<1>();
+      load_rope_values(a[kLast % 2], block, thread);
+      multiply_chunk<__nv_bfloat16>(o[kLast], a[kLast % 2], p + kRopeStep);
+    }
+  }
+
   /// Of a group, in the order of a thread's operands.
   __device__ __forceinline__ static void load_ratios(std::uint32_t (&ratio)[8], const std::uint16_t (&of)[64],
                                                      int thread) {
@@ -103,6 +141,14 @@ struct Fp8_584Block {
   }
 
  private:
+  template <class Element>
+  __device__ __forceinline__ static void multiply_chunk(float (&o)[kRows / 2], const fp8::Operands& a,
+                                                        std::uint64_t p) {
+    ptx::wgmma_fence();
+    fp8::multiply<Element, kRows>(o, a, p, true);
+    ptx::wgmma_commit();
+  }
+
   struct TokenScales {
     Scales584 low, high;
 

@@ -24,8 +24,8 @@
 #include "cuda/fp8/e4m3_block.cuh"
 #include "cuda/fp8/few_rows_584.cuh"
 #include "cuda/fp8/few_rows_656.cuh"
+#include "cuda/fp8/few_rows_output.cuh"
 #include "cuda/fp8/few_rows_query.cuh"
-#include "cuda/fp8/output_part.cuh"
 #include "cuda/fp8/products.cuh"
 #include "cuda/fp8/ring_place.cuh"
 #include "cuda/parts/column_exchange.cuh"
@@ -35,8 +35,8 @@ namespace flashlatent::fp8::few_rows {
 inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
 
 template <class Config>
-class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
-  using Base = OutputPart<SharedMemory<Config>, kAlone>;
+class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
+  using Base = WritingPart<SharedMemory<Config>, kAlone>;
 
  public:
   __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
@@ -93,13 +93,14 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     if constexpr (Config::kFp8_584) {
       if (me_ == 1) Block::put_rope_in_pairs(o_[kRopeChunk], thread());
     }
-    const OutputRows rows = output_rows();  // once all have met, the next segment's take their place
+    const typename Base::OutputRows rows =
+        this->output_rows();  // once all have met, the next segment's take their place
     meet();
     const auto factor = columns_of(shared_.row_factor);
     if (work.segment.partial >= 0) {
-      write(factor, args_.partial.out + first_row * Config::kVDim);
+      this->write(o_, factor, tile().rows, args_.partial.out + first_row * Config::kVDim);
     } else {
-      write(factor, rows);
+      this->write(o_, factor, rows);
     }
   }
 
@@ -115,9 +116,6 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
                          std::conditional_t<Config::kFp8_584, Fp8_584Block<Config>, Fp8_656Block<Config>>>;
   static constexpr int kColumns = kRows / 4;                  // of S^T and O^T, a thread's
   static constexpr int kRopeChunk = Config::kPartChunks - 1;  // of fp8_584, the second warpgroup's
-  struct OutputRows {
-    __nv_bfloat16* of_column[kColumns];  // null: no such row
-  };
 
   __device__ __forceinline__ const parts::RowTile& tile() const {
     return work_->tile;
@@ -379,8 +377,9 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
       return;
     }
     if constexpr (Config::kFp8_584) {
-      add_fp8_584_values(slot, place, p);
-      return;
+      Block::multiply(o_, block_address(slot), me_, thread(), shared_.ratio[place], p,
+                      [&] { finish_products(); });
+      return release(slot);
     }
     if (least_limit_ < start + 64 && args_.causal) [[unlikely]]
       keep_from_poison(place, slot, start);
@@ -402,44 +401,6 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     }
     release(slot);
   }
-  /// The second warpgroup's last 64 columns are RoPE.
-  __device__ __forceinline__ void add_fp8_584_values(int slot, int place, std::uint64_t p) {
-    constexpr std::uint64_t kRopeStep = Config::kPlaces * Config::kTileBytes >> 4;
-    const std::uint32_t row = Block::value_row(block_address(slot), me_, thread());
-    fp8::Operands a[2];
-    std::uint32_t ratio[8];
-    fp8::ValueBytes bytes = Block::values(row, 0);
-    this->pin(o_);
-#pragma unroll
-    for (int i = 0; i < kRopeChunk; ++i) {
-      Block::load_ratios(ratio, shared_.ratio[place][me_ * Config::kPartChunks + i], thread());
-      if (i == 0) finish_products();
-      if (i >= 2) ptx::wgmma_wait<1>();
-      fp8::widen_values(a[i % 2], bytes, ratio);
-      if (i + 1 < kRopeChunk) bytes = Block::values(row, i + 1);
-      multiply_values<__half>(i, a[i % 2], p);
-    }
-    constexpr int kLast = kRopeChunk % 2;
-    if (me_ == 0) {
-      bytes = Block::values(row, kRopeChunk);
-      Block::load_ratios(ratio, shared_.ratio[place][kRopeChunk], thread());
-      ptx::wgmma_wait<1>();
-      fp8::widen_values(a[kLast], bytes, ratio);
-      multiply_values<__half>(kRopeChunk, a[kLast], p);
-    } else {
-      ptx::wgmma_wait<1>();
-      Block::load_rope_values(a[kLast], block_address(slot), thread());
-      multiply_values<__nv_bfloat16>(kRopeChunk, a[kLast], p + kRopeStep);
-    }
-    release(slot);
-  }
-  template <class Element>
-  __device__ __forceinline__ void multiply_values(int chunk, const fp8::Operands& a, std::uint64_t p) {
-    ptx::wgmma_fence();
-    fp8::multiply<Element, kRows>(o_[chunk], a, p, true);
-    ptx::wgmma_commit();
-  }
-
   __device__ __forceinline__ void add_e4m3_values(int slot, std::uint64_t p) {
     const std::uint32_t row = Block::value_row(block_address(slot), me_, thread());
     fp8::Operands a[2];
@@ -506,45 +467,6 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     shared_.row_factor[n] = Base::template finish_row<kLargestExponent>(
         *work_, [=] { return first_row; }, n, row.max, row.sum);
     if constexpr (Config::kE4m3) shared_.row_factor[n] *= cache_scale(args_);
-  }
-
-  __device__ __forceinline__ OutputRows output_rows() const {
-    OutputRows rows;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      rows.of_column[i] = shared_.row_place[i / 2 * 8 + fragment().column + i % 2].out;
-    }
-    return rows;
-  }
-
-  /// The final output.
-  __device__ __forceinline__ void write(const Columns& factor, const OutputRows& rows) const {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      __nv_bfloat16* out = rows.of_column[i];
-      if (out == nullptr) continue;
-#pragma unroll
-      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
-        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
-        *reinterpret_cast<std::uint32_t*>(out + this->first_column() + chunk * 64) =
-            parts::pack<__nv_bfloat16>(x[0] * factor[i], x[2] * factor[i]);
-      }
-    }
-  }
-  /// A partial result.
-  __device__ __forceinline__ void write(const Columns& factor, float* partial) const {
-    partial += fragment().column * Config::kVDim + this->first_column();
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int n = i / 2 * 8 + i % 2;
-      if (n + fragment().column >= tile().rows) continue;
-#pragma unroll
-      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
-        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
-        *reinterpret_cast<float2*>(partial + n * Config::kVDim + chunk * 64) =
-            make_float2(x[0] * factor[i], x[2] * factor[i]);
-      }
-    }
   }
 
   const parts::Work* work_ = nullptr;

@@ -69,7 +69,9 @@ TEST(DispatchRows, CachesByListsDecide) {
         for (const DecodeProblem& problem :
              {sparse(of(format, 512)), with_extra(of(format, 512)), with_window(of(format, 512))}) {
           const bool bytes = format == KvFormat::kFp8_584 && problem.sparse.enabled;
-          EXPECT_EQ(picked(problem), !bytes ? by_rows : heads <= 32 ? "fp8_32" : "fp8_64")
+          EXPECT_EQ(picked(problem), !bytes        ? by_rows
+                                     : heads <= 32 ? "fp8_32"
+                                                   : "fp8_64")
               << to_string(problem);
         }
       }

@@ -48,7 +48,7 @@ enum class Situation : std::uint8_t {
   kE4m3Rows16,
   kE4m3Rows32,
   kE4m3Rows64,
-  kFp8_584Rows8,         ///< As kRows8 from an fp8_584 cache, by a kernel of other caches, too.
+  kFp8_584Rows8,  ///< As kRows8 from an fp8_584 cache, by a kernel of other caches, too.
   kFp8_584Rows16,
   kFp8_584Rows32,
   kE4m3Teams,            ///< kTeams from an e4m3 latent cache.

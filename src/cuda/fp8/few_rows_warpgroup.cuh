@@ -170,7 +170,9 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
       return;
     }
     const int warp_max = share.warp_max();
-    ptx::arrive(shared_.has_query);
+    // Of two lists of tokens an empty item may come first: a second phase could be over before loaders ask.
+    if (!Config::kLists || !has_taken_query_) ptx::arrive(shared_.has_query);
+    if constexpr (Config::kLists) has_taken_query_ = true;
     if (thread() % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;
     meet();
     const int exponent = parts::query_exponent(shared_.query_max);
@@ -477,6 +479,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   int begin_ = 0;                   // the segment's first token
   float scale_ = 0;                 // of scores, to base 2; of e4m3 each row has its own
   std::uint64_t live_ = 0;          // which tokens of this warpgroup's block count
+  bool has_taken_query_ = false;    // of two lists: the call's first
   Units units_;                     // fp8_584: of this thread's tokens of this warpgroup's block
   Columns sums_;                    // of this thread's tokens
   float s_[kRows / 2];

@@ -106,9 +106,10 @@ class ListedRowLoader {
     if (i == 0) range.lists.first = span.begin;
   }
 
-  /// Q is asked for after a call's first block, and needed as soon (loader.cuh).
+  /// Q is asked for after a call's first block, and needed as soon (loader.cuh). Not by has_query: where the
+  /// call's first item is empty, or Q comes a second time, its next phase may be over before a warp asks.
   __device__ __forceinline__ void wait_for_query() {
-    ptx::wait(shared_.has_query, 0);
+    ptx::wait(shared_.lists.first_query, 0);
     has_query_ = true;
   }
 

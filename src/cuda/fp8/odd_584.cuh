@@ -1,8 +1,8 @@
-// The scales of fp8_584 tokens, ue8m0, a byte for each group of 64 columns, as what K and V are multiplied by in
-// units of their tokens (parts/fp8_units.cuh): a ratio is a power of two up to 2^6, and no subnormal in fp16, so
-// that all values of a token are exact while its scales lie within 2^kSpread. Where they do not, or are of a size
-// that no model's have, a token is odd: its scales may say nothing of its values' size, as that of a group of
-// zeros. Such a token is first written anew, in scales that do.
+// The scales of fp8_584 tokens, ue8m0, a byte for each group of 64 columns, as what K and V are multiplied by
+// in units of their tokens (parts/fp8_units.cuh): a ratio is a power of two up to 2^6, and no subnormal in
+// fp16, so that all values of a token are exact while its scales lie within 2^kSpread. Where they do not, or
+// are of a size that no model's have, a token is odd: its scales may say nothing of its values' size, as that
+// of a group of zeros. Such a token is first written anew, in scales that do.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct UnitScales {
   static constexpr int kLargestRatio = 6;  // 448 x 2^6 < 65504
   static constexpr int kHalfBias = 15;
   static constexpr std::uint32_t kSpread = kLargestRatio + kHalfBias - 1;
-  // The largest one of a token that is not odd: 2^-40 to 2^60, so that RoPE's bf16 may be in units of the token,
-  // too.
+  // The largest one of a token that is not odd: 2^-40 to 2^60, so that RoPE's bf16 may be in units of the
+  // token, too.
   static constexpr std::uint32_t kLeast = 87, kMost = 187;
 
   Scales584 bytes;
@@ -63,8 +63,8 @@ class OddGroup {
 
   __device__ __forceinline__ std::uint32_t scale() const { return scale_; }
 
-  /// Codes as large as a writer's, or nearly: the largest is multiplied to an exponent of kLargest at least. All
-  /// values stay what they are; NaN by its scale becomes NaN by its codes.
+  /// Codes as large as a writer's, or nearly: the largest is multiplied to an exponent of kLargest at least.
+  /// All values stay what they are; NaN by its scale becomes NaN by its codes.
   __device__ __forceinline__ void raise() const {
     constexpr int kLargest = 14;  // with 15 a code of 1.875 would be NaN
     if (scale_ == kNanScale) {
@@ -80,7 +80,8 @@ class OddGroup {
     largest = ::max(largest & 0xFFFF, largest >> 16);
     if (largest == 0) scale_ = 0;
     // A subnormal's is 1 less its zeros.
-    const int exponent = largest >= 8 ? static_cast<int>(largest >> 3) : 29 - __clz(static_cast<int>(largest));
+    const int exponent =
+        largest >= 8 ? static_cast<int>(largest >> 3) : 29 - __clz(static_cast<int>(largest));
     multiply(::max(::min(kLargest - exponent, static_cast<int>(scale_)), 0));
   }
   /// Its scale is at least that: what is below it by 2^-20 of the token's largest value is rounded.

@@ -19,8 +19,8 @@ constexpr DenseShape kE4m3Shape = {.tile_rows = kTileRows,
                                    .cost = cost::of(Kernel::kFp8Rows64, Situation::kE4m3Rows64)};
 constexpr DenseShape kFp8_584Shape = {.tile_rows = kTileRows,
                                       .cost = cost::of(Kernel::kFp8Rows64, Situation::kFp8_584)};
-constexpr DenseShape kFp8_584ShapeOfTiles = {
-    .tile_rows = kTileRows, .cost = cost::of(Kernel::kFp8Rows64, Situation::kFp8_584Tiles)};
+constexpr DenseShape kFp8_584ShapeOfTiles = {.tile_rows = kTileRows,
+                                             .cost = cost::of(Kernel::kFp8Rows64, Situation::kFp8_584Tiles)};
 constexpr int kFewRequests = 2;
 
 std::optional<std::string> declines(const DecodeProblem& problem) {

@@ -100,6 +100,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     shared.segments.init(Config::kComputeThreads + LoaderOfBlocks<Config>::kThreads);
     MergeStep<Config>::init(shared.merge);
     ptx::init(shared.has_query, 1);
+    if constexpr (Config::kAsksAhead) ptx::init(shared.lists.first_query, 1);
     ptx::init(shared.scored, 128);
     ptx::init(shared.softened, Config::kOutputThreads);
     ptx::init(shared.p_free, Config::kOutputThreads);

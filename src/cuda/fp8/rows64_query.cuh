@@ -32,6 +32,9 @@ class Query {
     if (!Config::kRowsAlike && thread_ < kRows) shared_.scored_rows.find(args_, tile, thread_);
     ptx::wait(shared_.has_query, parity_);
     parity_ ^= 1;
+    if constexpr (Config::kAsksAhead) {
+      if (is_first_ && thread_ == 0) ptx::arrive(shared_.lists.first_query);
+    }
     const int exponent = is_first_ && is_short(work)
                              ? bring_to_fp16<Config::kComputeGroups, kScorerTiles>(tile, Config::kOutputs)
                              : bring_to_fp16<1, Config::kQueryTiles>(tile, 0);

@@ -47,6 +47,7 @@ struct LoadedLists {
   ListedRanges of_warp[4];
   float sink[parts::kTileRows];  // of rows, where heads have any
   parts::RowsInLine next_query;  // asked for when this one is done with; of no request: there is none
+  ptx::Barrier first_query;      // the call's first Q has come from memory; has one phase
 };
 struct None {};
 

@@ -90,8 +90,7 @@ __device__ __forceinline__ void list_in_turn(SegmentList& shared, const DecodeAr
                                              bool is_first) {
   if (threadIdx.x % 32 == 0) {
     const schedule::Geometry& g = args.geometry;
-    schedule::Cut at =
-        is_first ? schedule::whole_cut(g, args.lanes.quotient(blockIdx.x)) : shared.walked_to;
+    schedule::Cut at = is_first ? schedule::whole_cut(g, args.lanes.quotient(blockIdx.x)) : shared.walked_to;
 #pragma unroll 1
     for (int i = 0; i < kListed; ++i) {
       Work work = whole_item(args, at);
@@ -165,8 +164,8 @@ class ListPosition {
 };
 
 /// The walk of the role whose warp `lister` makes the lists, before it has anything else to do: calls
-/// `begin(parity)` at each list's begin and `attend(work)` for each segment. kLists: tokens are of two lists, and
-/// parts may be whole items in turn.
+/// `begin(parity)` at each list's begin and `attend(work)` for each segment. kLists: tokens are of two lists,
+/// and parts may be whole items in turn.
 template <bool kTurns = false, bool kLists = false, class Begin, class Attend>
 __device__ __forceinline__ void list_and_attend(SegmentList& shared, const DecodeArguments& args, int lister,
                                                 Begin begin, Attend attend) {

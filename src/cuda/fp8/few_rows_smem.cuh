@@ -72,7 +72,7 @@ struct alignas(1024) SharedMemory {
   std::uint64_t live[Config::kSlots];       // which tokens of a block count
   ptx::Barrier full[Config::kSlots], empty[Config::kSlots];
   ptx::Barrier has_p[Config::kWarpgroups];  // P and what goes with it is there
-  ptx::Barrier has_query;                   // the call's first Q has come from memory
+  ptx::Barrier has_query;                   // Q has come from memory; of two lists, the call's first
   ptx::Barrier meeting;                     // of all warpgroups
   std::conditional_t<Config::kListsSegments, parts::SegmentList, WorkQueue<Config>> segments;
   std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;

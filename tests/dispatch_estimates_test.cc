@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "cached.h"
 #include "cost/device.h"
 #include "dispatch/select.h"
 #include "kernels_that_take.h"
@@ -17,16 +18,6 @@
 namespace flashlatent {
 namespace {
 
-struct Cached {
-  const char* name;
-  KvLayout layout = KvLayout::kLatent;
-  KvFormat format = KvFormat::kPlain;
-  Dtype dtype = Dtype::kBF16;
-  int page_size = 64;
-  int qk_dim = 576, v_dim = 512;
-  int kv_heads = 1;
-  bool sparse = false;
-};
 const Cached kCached[] = {
     {.name = "bf16"},
     {.name = "fp16", .dtype = Dtype::kF16},
@@ -64,27 +55,6 @@ const std::vector<int> kTokens = {1,    32,    64,    65,    128,    192,    256
                                   512,  576,   640,   704,   1024,   2048,   3072,   4096,
                                   8192, 16384, 32768, 65536, 131072, 524288, 1048576};
 const std::vector<int> kHeads = {1, 2, 4, 8, 9, 16, 17, 32, 33, 48, 64, 65, 80, 96, 112, 128};
-
-DecodeProblem problem_of(const Cached& cached, int batch, int tokens, int heads) {
-  DecodeProblem problem;
-  problem.query.batch = batch;
-  problem.query.heads = heads;
-  problem.options.softmax_scale = 1;
-  auto& cache = problem.cache;
-  cache.layout = cached.layout;
-  cache.format = cached.format;
-  cache.dtype = cached.dtype;
-  cache.page_size = cached.page_size;
-  cache.qk_dim = cached.qk_dim;
-  cache.v_dim = cached.v_dim;
-  cache.heads = cached.kv_heads;
-  if (cached.sparse) {
-    problem.sparse = {.enabled = true, .topk = tokens};
-  } else {
-    cache.max_pages = (tokens + cached.page_size - 1) / cached.page_size;
-  }
-  return problem;
-}
 
 std::vector<Candidate> candidates_of(const DecodeProblem& problem, const schedule::Workers& workers = 132) {
   Executor executor;

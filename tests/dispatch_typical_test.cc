@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cached.h"
 #include "dispatch/select.h"
 #include "dispatch/typical.h"
 #include "plan/describe.h"
@@ -20,16 +21,6 @@ namespace {
 constexpr int kReach = 131072;
 constexpr int kWorkers = 132;
 
-struct Cached {
-  const char* name;
-  KvLayout layout = KvLayout::kLatent;
-  KvFormat format = KvFormat::kPlain;
-  int page_size = 64;
-  int qk_dim = 576, v_dim = 512;
-  int kv_heads = 1;
-  bool sparse = false;
-  int window = 0;
-};
 const Cached kCached[] = {
     {.name = "bf16"},
     {.name = "pages of 1", .page_size = 1},
@@ -53,27 +44,6 @@ const Cached kCached[] = {
      .v_dim = 128},
 };
 
-DecodeProblem problem_of(const Cached& cached, int batch, int heads, int tokens = kReach) {
-  DecodeProblem problem;
-  problem.query.batch = batch;
-  problem.query.heads = heads;
-  problem.options.softmax_scale = 1;
-  problem.options.window = cached.window;
-  auto& cache = problem.cache;
-  cache.layout = cached.layout;
-  cache.format = cached.format;
-  cache.page_size = cached.page_size;
-  cache.qk_dim = cached.qk_dim;
-  cache.v_dim = cached.v_dim;
-  cache.heads = cached.kv_heads;
-  if (cached.sparse) {
-    problem.sparse = {.enabled = true, .topk = tokens};
-  } else {
-    cache.max_pages = tokens / cached.page_size;
-  }
-  return problem;
-}
-
 DecodeProblem with_hint(DecodeProblem problem, int tokens) {
   problem.options.typical_tokens = tokens;
   return problem;
@@ -92,7 +62,7 @@ template <class F>
 void for_each_problem(F f) {
   for (const Cached& cached : kCached) {
     for (int batch : {1, 2, 4, 8, 16, 40, 64, 96, 128, 200}) {
-      for (int heads : {8, 16, 24, 64, 128}) f(problem_of(cached, batch, heads));
+      for (int heads : {8, 16, 24, 64, 128}) f(problem_of(cached, batch, kReach, heads));
     }
   }
 }
@@ -103,9 +73,9 @@ TEST(TypicalTokens, DecideWhatIsChosen) {
     for (int batch : {1, 4, 16, 64, 128}) {
       for (int heads : {8, 16, 64, 128}) {
         for (int tokens : {64, 1024, 4096, 32768}) {
-          const DecodeProblem hinted = with_hint(problem_of(cached, batch, heads), tokens);
+          const DecodeProblem hinted = with_hint(problem_of(cached, batch, kReach, heads), tokens);
           const std::vector<Candidate> list = candidates_of(hinted);
-          const std::vector<Candidate> shorter = candidates_of(problem_of(cached, batch, heads, tokens));
+          const std::vector<Candidate> shorter = candidates_of(problem_of(cached, batch, tokens, heads));
           ASSERT_EQ(cheapest(list)->kernel, cheapest(shorter)->kernel) << to_string(hinted);
           for (std::size_t i = 0; i < list.size(); ++i) {
             if (!list[i].reason.empty()) continue;
@@ -121,7 +91,7 @@ TEST(TypicalTokens, DecideWhatIsChosen) {
 
 // One short request under an engine's page table: 5.9 us by a team, 11.7 by what a long one gets.
 TEST(TypicalTokens, ChooseTeamsForAShortRequestUnderALongTable) {
-  const DecodeProblem problem = problem_of(kCached[0], 1, 64);
+  const DecodeProblem problem = problem_of(kCached[0], 1, kReach, 64);
   EXPECT_STREQ(cheapest(candidates_of(problem))->kernel->name, "mla_64_pingpong");
   const std::string chosen = cheapest(candidates_of(with_hint(problem, 1024)))->kernel->name;
   EXPECT_TRUE(chosen.starts_with("mla_16_team")) << chosen;
@@ -215,7 +185,7 @@ TEST(TypicalTokens, LeaveAnyLengthsRight) {
 }
 
 TEST(TypicalTokens, AreWithoutEffectWhereNothingMayDependOnThem) {
-  const DecodeProblem problem = problem_of(kCached[0], 4, 16);
+  const DecodeProblem problem = problem_of(kCached[0], 4, kReach, 16);
   EXPECT_FALSE(typical_problem(problem).has_value());
   EXPECT_TRUE(typical_problem(with_hint(problem, 1024)).has_value());
   // As far as the page table reaches, and beyond.
@@ -225,17 +195,17 @@ TEST(TypicalTokens, AreWithoutEffectWhereNothingMayDependOnThem) {
   DecodeProblem other = with_hint(problem, 1024);
   other.options.batch_invariant = true;
   EXPECT_FALSE(typical_problem(other).has_value());
-  other = with_hint(problem_of(kCached[8], 64, 8), 1024);
+  other = with_hint(problem_of(kCached[8], 64, kReach, 8), 1024);
   other.options.prefix_sharing = PrefixSharing::kAuto;
   EXPECT_FALSE(typical_problem(other).has_value());
 }
 
 TEST(TypicalTokens, CountToTheEndOfAPage) {
-  const DecodeProblem problem = problem_of(kCached[0], 4, 16);
+  const DecodeProblem problem = problem_of(kCached[0], 4, kReach, 16);
   EXPECT_EQ(typical_problem(with_hint(problem, 1))->cache.max_pages, 1);
   EXPECT_EQ(typical_problem(with_hint(problem, 64))->cache.max_pages, 1);
   EXPECT_EQ(typical_problem(with_hint(problem, 65))->cache.max_pages, 2);
-  EXPECT_EQ(typical_problem(with_hint(problem_of(kCached[2], 4, 16), 65))->sparse.topk, 65);
+  EXPECT_EQ(typical_problem(with_hint(problem_of(kCached[2], 4, kReach, 16), 65))->sparse.topk, 65);
   // Of whole contexts, of which this rank has a quarter.
   DecodeProblem shared = with_hint(problem, 1024);
   shared.options.shard = {.rank = 1, .world = 4, .run = 1};
@@ -243,10 +213,10 @@ TEST(TypicalTokens, CountToTheEndOfAPage) {
 }
 
 TEST(TypicalTokens, AreChecked) {
-  const Status status = validate(with_hint(problem_of(kCached[0], 4, 16), -1));
+  const Status status = validate(with_hint(problem_of(kCached[0], 4, kReach, 16), -1));
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("typical_tokens is -1"), std::string::npos) << status.message();
-  const std::string text = to_string(with_hint(problem_of(kCached[0], 4, 16), 1024));
+  const std::string text = to_string(with_hint(problem_of(kCached[0], 4, kReach, 16), 1024));
   EXPECT_NE(text.find(" typical_tokens=1024"), std::string::npos) << text;
 }
 

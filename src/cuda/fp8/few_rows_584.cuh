@@ -189,23 +189,18 @@ struct Fp8_584Block {
     for (int i = 0; i < kRows / 2; ++i) s[i] = fmaf(sums[i], i % 4 < 2 ? low : high, s[i]);
   }
 
-  /// A lane of the quad two groups.
+  /// A lane of the quad two groups; the ratio of a thread's second token is two places on.
   __device__ __forceinline__ static void store_ratios(std::uint16_t (&ratio)[kGroups][64],
                                                       const TokenScales& scales, Units units,
                                                       parts::Fragment fragment) {
     const int group = fragment.column;
     const std::uint32_t low = scales.low.pair_from(group), high = scales.high.pair_from(group);
-    std::uint16_t* to = ratio[group] + ratio_place(fragment.row);
+    std::uint16_t* to = ratio[group] + ratio_place_584(fragment.row);
     to[0] = ratio_584(low & 0xFF, units.low);
     to[2] = ratio_584(high & 0xFF, units.high);
     if (group == kGroups - 1) return;
     to[64] = ratio_584(low >> 8 & 0xFF, units.low);
     to[66] = ratio_584(high >> 8 & 0xFF, units.high);
-  }
-  /// Of token `row`, the first of a thread's two; the other's is two places on. Tokens 8 i + 2 lane + {0, 1}
-  /// of the block are a lane's i-th pair.
-  __device__ __forceinline__ static int ratio_place(int row) {
-    return row % 8 / 2 * 16 + row / 8 * 2 + row % 2;
   }
 };
 

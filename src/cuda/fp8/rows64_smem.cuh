@@ -3,6 +3,7 @@
 
 #include "cuda/fp8/listed_row_loader.cuh"
 #include "cuda/fp8/rows64_config.h"
+#include "cuda/fp8/scales_584.cuh"
 #include "cuda/fp8/tile_rows.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
@@ -31,10 +32,10 @@ struct alignas(16) TokenScales {
   float share[64];
 };
 
-/// Where ratio_place() puts a token's ratio: of fp8_584 a lane of a quad finds its 16 tokens' together.
+/// Where a token's ratio is among a group's.
 template <class Config>
 __device__ __forceinline__ int ratio_place(int token) {
-  return Config::kFp8_584 ? token % 8 / 2 * 16 + token / 8 * 2 + token % 2 : token;
+  return Config::kFp8_584 ? ratio_place_584(token) : token;
 }
 
 /// What fp8_584 has beside: P without units in bf16, for RoPE's part of V, and what the loader keeps of

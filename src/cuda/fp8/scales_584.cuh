@@ -1,5 +1,5 @@
 // The scales of an fp8_584 token: seven powers of two, a byte of exponent each, and a byte that means
-// nothing. As those of fp8_656 they are split in a unit for the token and a ratio to it for each group
+// nothing. As those of fp8_656 they are split into a unit for the token and a ratio to it for each group
 // (parts/fp8_units.cuh), here exact.
 #pragma once
 
@@ -54,9 +54,15 @@ struct Scales584 {
 
 inline constexpr std::uint32_t kNanScale = 255;
 
-/// The exponent, as in an fp32, of the unit of a token whose largest scale is this byte. So that units'
-/// inverses are fp32, too, and tokens of no scales differ by less than fp32's range from others, bytes are
-/// taken for at least 2^-60 and at most 2^123.
+/// Where a token's ratio is among a group's: a lane of a quad finds those of its 16 tokens, 8 i + 2 lane +
+/// {0, 1}, together.
+__device__ __forceinline__ int ratio_place_584(int token) {
+  return token % 8 / 2 * 16 + token / 8 * 2 + token % 2;
+}
+
+/// The exponent, as in an fp32, of the unit of a token whose largest scale is this byte. Bytes
+/// are taken for at least 2^-60 and at most 2^123, so that fp32 has the inverses of units, and the ratio of
+/// any two units.
 __device__ __forceinline__ std::uint32_t unit_exponent_584(std::uint32_t largest) {
   return min(max(largest, 67U), 250U) - 6;
 }

@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/common/launch.h"
 #include "flashlatent/tensor.h"
@@ -19,6 +20,11 @@ Status with_type(Dtype dtype, F f) {
   if (dtype == Dtype::kF16) return f(__half{});
   return f(Format{});
 }
+
+/// A type of 16 bits that is moved to the same: both become bf16, of which one kernel suffices.
+template <class T, class Other>
+using Moved =
+    std::conditional_t<std::is_same_v<T, __half> && std::is_same_v<Other, __half>, __nv_bfloat16, T>;
 
 /// Launches on the current device.
 template <int kThreads, class... Parameters, class... Arguments>

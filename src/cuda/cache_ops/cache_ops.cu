@@ -139,8 +139,8 @@ Status move_all(const Map& map, Dtype from, Dtype to, TokenDims dims, std::int64
   const std::int64_t warps = many ? (items - 1) / kManyTokens + 1 : items;
   return with_type<Fp8Token>(from, [&](auto from_type) {
     return with_type<Fp8Token>(to, [&](auto to_type) -> Status {
-      using From = decltype(from_type);
-      using To = decltype(to_type);
+      using From = Moved<decltype(from_type), decltype(to_type)>;
+      using To = Moved<decltype(to_type), decltype(from_type)>;
       if constexpr (Map::template takes<From, To>()) {
         return launch_warps<kThreads>(
             many ? move_kernel<From, To, kManyTokens, Map> : move_kernel<From, To, 1, Map>, warps, executor,

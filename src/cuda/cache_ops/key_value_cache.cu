@@ -274,8 +274,8 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
   if (work.apart) work.units *= 2;
   return with_type<E4m3>(from_dtype, [&](auto from_type) {
     return with_type<E4m3>(to_dtype, [&](auto to_type) -> Status {
-      using From = decltype(from_type);
-      using To = decltype(to_type);
+      using From = Moved<decltype(from_type), decltype(to_type)>;
+      using To = Moved<decltype(to_type), decltype(from_type)>;
       if constexpr (Map::template takes<From, To>()) {
         return launch_warps<kThreads>(move_kernel<From, To, Map>, work.units, executor, map, work);
       } else {

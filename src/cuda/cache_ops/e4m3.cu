@@ -10,6 +10,8 @@
 
 namespace flashlatent::cuda {
 
+namespace e4m3_moves {
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -152,9 +154,12 @@ bool in_words(const ConstTensorView& view) {
 
 }  // namespace
 
+}  // namespace e4m3_moves
+
 Status append_e4m3(const ConstTensorView& latent, const ConstTensorView& rope,
                    const ConstTensorView& slot_mapping, const TensorView& kv_cache,
                    const ConstTensorView& kv_scale, const Executor& executor) {
+  using namespace e4m3_moves;
   const std::int64_t d_latent = latent.shape[1], d_rope = rope.present() ? rope.shape[1] : 0;
   const AppendMap map{static_cast<const std::uint8_t*>(latent.data),
                       d_rope > 0 ? static_cast<const std::uint8_t*>(rope.data) - d_latent * 2 : nullptr,
@@ -173,6 +178,7 @@ Status append_e4m3(const ConstTensorView& latent, const ConstTensorView& rope,
 
 Status convert_e4m3(const ConstTensorView& from, const ConstTensorView& from_scale, const TensorView& to,
                     const ConstTensorView& to_scale, const Executor& executor) {
+  using namespace e4m3_moves;
   const ConvertMap map{TokenPages(from), TokenPages(to)};
   const auto elements = static_cast<int>(from.shape[3]);
   const Shape shape{scale_of(from_scale), scale_of(to_scale), elements, elements,
@@ -187,6 +193,7 @@ Status convert_e4m3(const ConstTensorView& from, const ConstTensorView& from_sca
 Status gather_e4m3(const ConstTensorView& kv_cache, const ConstTensorView& kv_scale,
                    const ConstTensorView& block_table, const ConstTensorView& cu_seqlens,
                    const ConstTensorView& first_token, const TensorView& out, const Executor& executor) {
+  using namespace e4m3_moves;
   const GatherMap map{TokenPages(kv_cache), PageTable(block_table, cu_seqlens, first_token),
                       static_cast<std::uint8_t*>(out.data),
                       out.strides[0] * static_cast<std::int64_t>(size_of(out.dtype))};

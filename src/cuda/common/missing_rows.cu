@@ -6,6 +6,8 @@
 
 namespace flashlatent::cuda {
 
+namespace missing_rows {
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -34,7 +36,10 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+}  // namespace missing_rows
+
 Status write_missing_rows(const parts::DecodeArguments& args, int heads, const Executor& executor) {
+  using namespace missing_rows;
   // where query tokens are the plan's requests, this counts the batch's
   parts::DecodeArguments requests = args;
   requests.geometry.requests /= args.sharers.value;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include "core/expect.h"
 #include "core/fp8_584.h"

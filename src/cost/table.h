@@ -16,16 +16,16 @@ enum class Kernel : std::uint8_t {
   kLatent,  ///< Added to every kernel for latent caches.
   kFp8Rows32,
   kFp8Rows16Team8,
-  kE4m3,
+  kMla64E4m3,
   kMla16Transposed,
   kMla16,
   kMla16Team4,
   kMla16Team8,
   kMla16Team16,
-  kPaged,
-  kPaged128,
+  kGqa16,
+  kGqa128Split,
   kPlan,  ///< The planner: its own time, and what its cuts are worth to a call.
-  kPrefill,
+  kGqa128,
   kFp8Rows64,
   kMla64Pingpong,
   kMla64Roles,
@@ -89,54 +89,6 @@ enum class Situation : std::uint8_t {
   // The planner's.
   kPacking,  ///< Packing requests into parts.
 };
-inline constexpr const char* kSituationNames[] = {"rows8",
-                                                  "rows16",
-                                                  "rows32",
-                                                  "rows64",
-                                                  "rows64_by_tokens",
-                                                  "tiles",
-                                                  "fp8",
-                                                  "e4m3_rows8",
-                                                  "e4m3_rows16",
-                                                  "e4m3_rows32",
-                                                  "e4m3_rows64",
-                                                  "fp8_584_rows8",
-                                                  "fp8_584_rows16",
-                                                  "fp8_584_rows32",
-                                                  "e4m3_teams",
-                                                  "fp8_584",
-                                                  "fp8_584_tiles",
-                                                  "listed_shares",
-                                                  "listed_shares_of_tiles",
-                                                  "listed_shares_rows8",
-                                                  "listed_shares_rows16",
-                                                  "listed_shares_rows32",
-                                                  "teams",
-                                                  "teams_of_tiles",
-                                                  "teams_of_few_blocks",
-                                                  "shares",
-                                                  "shares_of_tiles",
-                                                  "shares_of_few_rows",
-                                                  "by_memory",
-                                                  "shared_prefix",
-                                                  "turns",
-                                                  "turns_of_tiles",
-                                                  "turns_fp8",
-                                                  "turns_fp8_584",
-                                                  "turns_fp8_584_tiles",
-                                                  "unplanned",
-                                                  "reads_plan",
-                                                  "partials32",
-                                                  "lone_request",
-                                                  "few_requests",
-                                                  "more_tiles",
-                                                  "few_rows",
-                                                  "query_tokens",
-                                                  "by_tokens",
-                                                  "dim64",
-                                                  "dim128",
-                                                  "dim256",
-                                                  "packing"};
 
 /// What a row measures: the fields of schedule::CostModel and of TeamCosts.
 enum class Field : std::uint8_t {
@@ -155,10 +107,6 @@ enum class Field : std::uint8_t {
   kLoneRequestMerge,
   kPerMember,
 };
-inline constexpr const char* kFieldNames[] = {
-    "per_block",        "per_split",          "per_call",           "per_merge",  "per_block_alone",
-    "per_block_memory", "per_block_products", "shared_merge",       "lone_merge", "block_here",
-    "block_alone",      "block_streaming",    "lone_request_merge", "per_member"};
 
 /// One constant of the table.
 struct Row {
@@ -168,7 +116,6 @@ struct Row {
   std::int32_t nanoseconds;
   const char* from;  ///< Source: a results file, or the page that gives the measurements (h200.inc).
 };
-std::string to_string(const Row& row);
 
 namespace rows {
 using enum Kernel;

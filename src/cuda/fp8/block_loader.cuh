@@ -1,7 +1,6 @@
 // Which loader fills the blocks.
 #pragma once
 
-
 #include "cuda/fp8/listed_row_loader.cuh"
 #include "cuda/fp8/loader.cuh"
 #include "cuda/fp8/token_kind.h"

@@ -36,22 +36,10 @@ class ListedRowLoader {
   __device__ __forceinline__ ListedRowLoader(const parts::CacheArguments& cache, Shared& shared, int thread)
       : cache_(cache), shared_(shared), thread_(thread) {}
 
-  /// Asks for entries as look_ahead() would for this range, which the next one may be but for the number of
-  /// tokens: before lengths are known.
-  __device__ __forceinline__ void guess(const Range& range) {
-    ask_first(range);
-    guessed_begin_ = range.begin;
-    guessed_blocks_ = range.lists.blocks;
-  }
   /// Asks for the first entries of the range that is loaded next.
   __device__ __forceinline__ void look_ahead(const Range& range) {
-    if (guessed_begin_ == range.begin && guessed_blocks_ == range.lists.blocks && range.lists.first == 0) {
-      if (!counts(range, range.begin)) entry_ = -1;
-      if (!counts(range, range.begin + 2)) entry_ahead_ = -1;
-    } else {
-      ask_first(range);
-    }
-    guessed_begin_ = kNoGuess;
+    entry_ = look_up(range, range.begin);
+    entry_ahead_ = look_up(range, range.begin + 2);
   }
 
   /// Loads a range that was looked ahead at; calls `announce` once on the way, for the next one.
@@ -73,15 +61,8 @@ class ListedRowLoader {
     }
   }
 
- private:
+ protected:
   static constexpr int kWarpTokens = 16;
-  static constexpr int kNoGuess = -1;
-
-  /// Q is asked for after a call's first block, and needed as soon (loader.cuh).
-  __device__ __forceinline__ void wait_for_query() {
-    ptx::wait(shared_.first_query(), 0);
-    has_query_ = true;
-  }
 
   /// Of a pair of blocks, which this lane has; and of its tokens, which.
   __device__ __forceinline__ int half() const {
@@ -94,18 +75,21 @@ class ListedRowLoader {
   __device__ __forceinline__ parts::ListPlace place(const Range& range, int block) const {
     return parts::place_in_list(range.lists, block + half(), token());
   }
-  __device__ __forceinline__ bool counts(const Range& range, int block) const {
-    const parts::ListPlace at = place(range, block);
-    return block + half() < range.end &&
-           at.token < (at.second ? range.lists.tokens[1] : range.lists.tokens[0]);
-  }
   __device__ __forceinline__ int look_up(const Range& range, int block) const {
     if (block + half() >= range.end) return -1;
     return parts::entry_of<kInRegisters>(cache_, range.lists, place(range, block));
   }
-  __device__ __forceinline__ void ask_first(const Range& range) {
-    entry_ = look_up(range, range.begin);
-    entry_ahead_ = look_up(range, range.begin + 2);
+
+  const parts::CacheArguments& cache_;
+  Shared& shared_;
+  const int thread_;
+  int entry_ = -1, entry_ahead_ = -1;  // of the next range's first four blocks
+
+ private:
+  /// Q is asked for after a call's first block, and needed as soon (loader.cuh).
+  __device__ __forceinline__ void wait_for_query() {
+    ptx::wait(shared_.first_query(), 0);
+    has_query_ = true;
   }
 
   struct Row {
@@ -145,14 +129,9 @@ class ListedRowLoader {
     place_.next();
   }
 
-  const parts::CacheArguments& cache_;
-  Shared& shared_;
-  const int thread_;
   // Q, page tables, results and instructions stay in L2 instead (loader.cuh).
   const std::uint64_t policy_ = ptx::evict_first_policy();
   RingPlace<Config> place_;
-  int entry_ = -1, entry_ahead_ = -1;  // of the next range's first four blocks
-  int guessed_begin_ = kNoGuess, guessed_blocks_ = 0;
   bool has_query_ = false;  // of the first range with blocks
 };
 

@@ -73,7 +73,9 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   // Not load_blocks(): of fp8_656 the loader would spill 30 words.
   using BlockLoader = LoaderOf<SharedMemory<Config>>;
   if constexpr (Config::kFp8_584) {
-    load_lists(args, shared, threadIdx.x - Config::kComputeThreads, first_by_shapes(args));
+    load_lists(
+        args, shared.segments, first_by_shapes(args),
+        ListedSegments<SharedMemory<Config>>(args.cache, shared, threadIdx.x - Config::kComputeThreads));
   } else if constexpr (!Config::kE4m3) {
     fp8::load_listed(args, shared.segments,
                      BlockLoader(args.cache, shared, threadIdx.x - Config::kComputeThreads));

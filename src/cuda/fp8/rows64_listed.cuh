@@ -9,95 +9,94 @@ namespace flashlatent::fp8::rows64 {
 
 /// A loading warp's segments, with their lists.
 template <class Shared>
-class ListedSegments {
+class ListedSegments : LoaderOf<Shared> {
+  using Loader = LoaderOf<Shared>;
+  using Loader::cache_, Loader::shared_, Loader::thread_, Loader::entry_, Loader::entry_ahead_;
+  using Loader::half, Loader::look_up, Loader::token;
+
  public:
-  __device__ __forceinline__ ListedSegments(const parts::DecodeArguments& args, Shared& shared, int thread)
-      : args_(args),
-        ranges_(shared.lists.of_warp[thread / 32]),
-        thread_(thread),
-        loader_(args.cache, shared, thread) {}
+  using Loader::Loader;
 
   /// Finds the lists of the segment that is loaded next, and asks for its first entries. kIsWhole: all blocks
-  /// of its lists, whose entries are asked for before lengths are known; else those that the segment says.
+  /// of its lists; else those that the segment says.
   template <bool kIsWhole>
-  __device__ __forceinline__ void look_ahead(const parts::Work& work) {
+  __device__ __forceinline__ void look_ahead(const parts::DecodeArguments& args, const parts::Work& work) {
+    int guess = -1;
+    if constexpr (kIsWhole) guess = first_entry(args, work.tile);
     __syncwarp();  // all lanes are done with the segment before the one at hand
-    parts::ListedRange& range = ranges_.of[next_];
-    if constexpr (kIsWhole) {
-      find_lists(range, work, [&](int list) {
-        return schedule::TokenSpan{0, args_.geometry.list[list].reach};
-      });
-      loader_.guess(range);
-      __syncwarp();
+    parts::ListedRange& range = ranges().of[next_];
+    find_lists(range, args, work.segment, work.tile);
+    __syncwarp();
+    if (thread_ % 32 == 0) {
+      range.lists.blocks = (range.lists.tokens[0] + 63) / 64;
+      range.begin = kIsWhole ? 0 : work.segment.block_begin;
+      range.end = kIsWhole ? range.lists.blocks + (range.lists.tokens[1] + 63) / 64 : work.segment.block_end;
     }
-    find_lists(range, work, [&](int list) {
-      return schedule::span_of(args_.geometry, args_.cache.list_lengths, list, work.segment.request);
-    });
-    if constexpr (!kIsWhole) {
-      if (thread_ % 32 == 0) {
-        range.begin = work.segment.block_begin;
-        range.end = work.segment.block_end;
-      }
-      __syncwarp();
+    __syncwarp();
+    if (kIsWhole && half() < range.lists.blocks) {
+      entry_ = half() * 64 + token() < range.lists.tokens[0] ? guess : -1;
+    } else {
+      entry_ = look_up(range, range.begin);
     }
-    loader_.look_ahead(range);
+    entry_ahead_ = look_up(range, range.begin + 2);
   }
 
   /// Loads the segment that was looked ahead at; calls `announce` once on the way, for the next one.
   template <class Announce>
   __device__ __forceinline__ void load(Announce announce) {
-    const parts::ListedRange& range = ranges_.of[next_];
+    const parts::ListedRange& range = ranges().of[next_];
     next_ ^= 1;
-    loader_.load(range, announce);
+    Loader::load(range, announce);
   }
 
  private:
-  /// As parts::listed_range() of whole lists, by a lane each list: their lengths come at once.
-  template <class SpanOf>
-  __device__ __forceinline__ void find_lists(parts::ListedRange& range, const parts::Work& work,
-                                             SpanOf span_of) const {
+  __device__ __forceinline__ ListedRanges& ranges() const { return shared_.lists.of_warp[thread_ / 32]; }
+
+  /// As parts::listed_range(), by a lane each list: their lengths come at once.
+  __device__ __forceinline__ void find_lists(parts::ListedRange& range, const parts::DecodeArguments& args,
+                                             const schedule::Segment& segment,
+                                             const parts::RowTile& tile) const {
     const int i = thread_ % 32;
-    if (i < 2) {
-      const parts::ListedCache& cache = args_.cache.listed[i];
-      const schedule::TokenSpan span = span_of(i);
-      range.lists.entries[i] = cache.entries + work.tile.request * cache.entries_stride +
-                               work.tile.first_token * cache.entries_token_stride;
-      range.lists.tokens[i] = span.count();
-      if (i == 0) range.lists.first = span.begin;
-    }
-    __syncwarp();
-    if (i == 0) {
-      range.lists.blocks = (range.lists.tokens[0] + 63) / 64;
-      range.begin = 0;
-      range.end = range.lists.blocks + (range.lists.tokens[1] + 63) / 64;
-    }
-    __syncwarp();
+    if (i >= 2) return;
+    const parts::ListedCache& cache = cache_.listed[i];
+    const schedule::TokenSpan span =
+        schedule::span_of(args.geometry, cache_.list_lengths, i, segment.request);
+    range.lists.entries[i] =
+        cache.entries + tile.request * cache.entries_stride + tile.first_token * cache.entries_token_stride;
+    range.lists.tokens[i] = span.count();
+    if (i == 0) range.lists.first = span.begin;
   }
 
-  const parts::DecodeArguments& args_;
-  ListedRanges& ranges_;
-  const int thread_;
+  /// Of an item's first two blocks, asked for before its lengths are known, if they are of its first list,
+  /// which goes by indices.
+  __device__ __forceinline__ int first_entry(const parts::DecodeArguments& args,
+                                             const parts::RowTile& tile) const {
+    const parts::ListedCache& first = cache_.listed[0];
+    const int at = half() * 64 + token();
+    if (at >= args.geometry.list[0].reach) return -1;
+    return __ldg(first.entries + tile.request * first.entries_stride +
+                 tile.first_token * first.entries_token_stride + at);
+  }
+
   int next_ = 0;  // of two ranges
-  LoaderOf<Shared> loader_;
 };
 
 /// The loading role, of segments that a computing warp lists. `first`: the first one if shapes tell it, a
 /// whole item, else an end; it is loaded before the list is there.
 template <class Shared>
-__device__ __forceinline__ void load_lists(const parts::DecodeArguments& args, Shared& shared, int thread,
-                                           const parts::Work& first) {
-  ListedSegments<Shared> segments(args, shared, thread);
+__device__ __forceinline__ void load_lists(const parts::DecodeArguments& args, parts::SegmentList& list,
+                                           const parts::Work& first, ListedSegments<Shared> segments) {
   parts::wait_for_launch_before();
-  parts::ListPosition position(shared.segments);
+  parts::ListPosition position(list);
   bool known = !first.is_end(), looks_ahead = known;
-  if (known) segments.template look_ahead<true>(first);
+  if (known) segments.template look_ahead<true>(args, first);
   for (; known || !position.get().is_end(); position.next()) {
-    if (!looks_ahead) segments.template look_ahead<false>(position.get());
+    if (!looks_ahead) segments.template look_ahead<false>(args, position.get());
     known = looks_ahead = false;
     segments.load([&] {
       const parts::Work* next = position.next_listed();
       if (next == nullptr || next->is_end()) return;
-      segments.template look_ahead<false>(*next);
+      segments.template look_ahead<false>(args, *next);
       looks_ahead = true;
     });
   }

@@ -107,13 +107,11 @@ struct Move {
   Place from, to;
 };
 
-/// takes(): the types that the operation is compiled for. near(): what a warp looks up once, for its first
+/// kTakes: the types that the operation is compiled for. near(): what a warp looks up once, for its first
 /// token.
 struct AppendMap {
-  template <class From, class To>
-  static constexpr bool takes() {
-    return !kIsE4m3<From>;
-  }
+  template <class Format, class From, class To>
+  static constexpr bool kTakes = !kIsE4m3<From>;
   Integers slots;
   std::int64_t pages, page_size;
 
@@ -126,10 +124,8 @@ struct AppendMap {
 };
 
 struct GatherMap {
-  template <class From, class To>
-  static constexpr bool takes() {
-    return !kIsE4m3<To>;
-  }
+  template <class Format, class From, class To>
+  static constexpr bool kTakes = !kIsE4m3<To>;
   PageTable table;
   std::int64_t pages, page_size;
 
@@ -143,10 +139,8 @@ struct GatherMap {
 
 /// The whole of a cache.
 struct ConvertMap {
-  template <class From, class To>
-  static constexpr bool takes() {
-    return true;
-  }
+  template <class Format, class From, class To>
+  static constexpr bool kTakes = true;
   std::int64_t page_size;
 
   __device__ __forceinline__ int near(std::int64_t) const { return 0; }
@@ -272,16 +266,9 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
   // While there are enough warps, keys and values go to different warps.
   work.apart = 2 * work.units <= multiprocessor_count * kResident * kWarps;
   if (work.apart) work.units *= 2;
-  return with_type<E4m3>(from_dtype, [&](auto from_type) {
-    return with_type<E4m3>(to_dtype, [&](auto to_type) -> Status {
-      using From = decltype(from_type);
-      using To = decltype(to_type);
-      if constexpr (Map::template takes<From, To>()) {
-        return launch_warps<kThreads>(move_kernel<From, To, Map>, work.units, executor, map, work);
-      } else {
-        return {StatusCode::kInternal, "a cache operation was asked for types that it does not have"};
-      }
-    });
+  return with_types<E4m3, Map, /*kPlain=*/true>(from_dtype, to_dtype, [&](auto from_type, auto to_type) {
+    return launch_warps<kThreads>(move_kernel<decltype(from_type), decltype(to_type), Map>, work.units,
+                                  executor, map, work);
   });
 }
 

@@ -92,6 +92,8 @@ def _expected(name, annotation, value) -> Optional[str]:
         return "an array is expected" if value is None else None
     if kind == "bool":
         return None if isinstance(value, bool) else "True or False is expected"
+    if kind in ("int", "float") and isinstance(value, bool):
+        return "an integer is expected" if kind == "int" else "a number is expected"
     if kind == "int":
         if not _is_int(value):
             return "an integer is expected"
@@ -151,13 +153,16 @@ def _fault(name, declared, values, options):
     return None
 
 
+def _has_self(function):
+    return function.__nb_signature__[0][0].partition("(")[2].startswith("self")
+
+
 def explain(function, values, options, error):
     """Raises ArgumentTypeError in place of nanobind's TypeError; returns if `error` is another error."""
     text = str(error)
     if "incompatible function arguments" not in text:
         return
-    has_self = function.__nb_signature__[0][0].partition("(")[2].startswith("self")
-    raise ArgumentTypeError(fault(function, values, options, has_self) or text.partition("\n")[0]) from None
+    raise ArgumentTypeError(fault(function, values, options, _has_self(function)) or text.partition("\n")[0]) from None
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -184,19 +189,28 @@ def named(function: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
+def _checked(function):
+    """The function behind checked_call.cc, which needs to know which arguments are numbers."""
+    declared = parameters(function)
+    is_number = [parameter.annotation.partition(" | ")[0] in ("int", "float") for parameter in declared]
+    places = tuple(number for number, parameter in zip(is_number, declared) if not parameter.keyword_only)
+    names = frozenset(parameter.name for number, parameter in zip(is_number, declared) if number)
+    return _native._checked(function, (False,) * _has_self(function) + places, names)
+
+
 def install():
     """Puts _checked() in front of all functions and methods of the extension module."""
     for name, member in list(vars(_native).items()):
         if type(member).__name__ == "nb_func" and name != "_checked":
-            setattr(_native, name, _native._checked(member))
+            setattr(_native, name, _checked(member))
         elif isinstance(member, type):
             for method_name, method in list(vars(member).items()):
                 if method_name.startswith("__"):
                     continue
                 if type(method).__name__ == "nb_method":
-                    setattr(member, method_name, _native._checked(method))
+                    setattr(member, method_name, _checked(method))
                 elif type(method).__name__ == "nb_func":
-                    setattr(member, method_name, staticmethod(_native._checked(method)))
+                    setattr(member, method_name, staticmethod(_checked(method)))
 
 
 install()

@@ -97,6 +97,8 @@ def test_cache_operations():
     ("kernel is None; a string", call(kernel=None)),
     ("pages is 'x'; an integer", lambda: flashlatent.PagePool("x", 3)),
     ("sequence is None; a flashlatent.Sequence", lambda: flashlatent.PagePool(4, 4).append(None)),
+    ("pages is True; an integer is expected", lambda: flashlatent.PagePool(True, 3)),
+    ("topk is False; an integer is expected", lambda: flashlatent.Problem(batch=1, heads=1, softmax_scale=1, topk=False)),
     ("PagePool\\(\\) is called with 3 arguments by position; 2", lambda: flashlatent.PagePool(1, 2, 3)),
 ])
 def test_constructors(match, create):
@@ -111,6 +113,13 @@ def test_constructors(match, create):
 def test_problems(match, change):
     refused(match, lambda: flashlatent.Problem(**{"batch": 1, "heads": 2, "softmax_scale": 1, "kv_format": "fp8_656",
                                                   **change}))
+
+
+def test_problems_are_keys():
+    fields = {"batch": 1, "heads": 2, "softmax_scale": 0.0, "max_pages": 4}
+    problem = flashlatent.Problem(**fields)
+    assert {problem: 1}[flashlatent.Problem(**{**fields, "softmax_scale": -0.0})] == 1
+    assert len({problem, flashlatent.Problem(**fields), flashlatent.Problem(**{**fields, "typical_tokens": 5})}) == 2
 
 
 def test_functions_keep_their_names():
@@ -154,6 +163,11 @@ def test_torch():
     ("softmax_scale is a ndarray; a number", {"softmax_scale": np.array([0.1])}),
     ("softmax_scale is 1000.*; a number", {"softmax_scale": 10**400}),
     ("causal is np.True_; True or False", {"causal": np.True_}),
+    ("window is True; an integer is expected", {"window": True}),
+    ("typical_tokens is True; an integer is expected", {"typical_tokens": True}),
+    ("v_dim is False; an integer is expected", {"v_dim": False}),
+    ("softmax_scale is True; a number is expected", {"softmax_scale": True}),
+    ("threads is True; an integer is expected", {"threads": True}),
     ("shard is \\(0, 2\\); a tuple of 3 integers", {"shard": (0, 2)}),
     ("shard is 'abc'; a tuple of 3 integers", {"shard": "abc"}),
     ("shard is \\(0, 1.5, 1\\); a tuple of 3 integers", {"shard": (0, 1.5, 1)}),

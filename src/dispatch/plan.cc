@@ -173,13 +173,15 @@ Status Plan::schedule(const PlanLengths& lengths, const HostPages& pages, Memory
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
   FLASHLATENT_RETURN_IF_ERROR(expect_apart(lengths, {plan.data, selection.plan_bytes}, device));
+  if (problem.options.prefix_sharing != PrefixSharing::kOff) {  // also where the kernel cannot share
+    FLASHLATENT_RETURN_IF_ERROR(validate_host_pages(problem, pages));
+  }
   const Executor here = on_stream(executor, stream_);
   FLASHLATENT_ASSIGN_OR_RETURN(
       schedule::HeldTokens held,
       hold_tokens(problem, selection, lengths.cache, {plan.data, selection.plan_bytes}, here));
   const Lengths own{lengths, held};
   if (selection.prefix.requests == 0) return build_plan(selection, own, {}, nullptr, plan, here);
-  FLASHLATENT_RETURN_IF_ERROR(validate_host_pages(problem, pages));
   const auto* contexts = static_cast<const std::int32_t*>(pages.cache_seqlens.data);
   std::pmr::vector<std::int32_t> held_lengths(scratch());
   if (const schedule::HeldShape shape = schedule::held_shape(problem); !shape.shard.is_all()) {

@@ -149,6 +149,13 @@ def test_torch():
     refused("block_table is on meta and q on cpu", lambda: operator(q, kv_cache, table.to("meta"), lengths, **options))
     refused("q is None; an array", lambda: operator(None, kv_cache, table, lengths, **options))
     refused("q is a ndarray; a Tensor", lambda: operator(case.q, kv_cache, table, lengths, **options))
+    for name in ("typical_tokens", "window", "v_dim"):
+        refused(f"{name} is True; an integer is expected",
+                lambda: operator(q, kv_cache, table, lengths, **{**options, name: True}))
+    refused("softmax_scale is True; a number", lambda: operator(q, kv_cache, table, lengths, **{**options, "softmax_scale": True}))
+    refused("window is 10000000000000000000000.*; an integer of 64 bits",
+            lambda: operator(q, kv_cache, table, lengths, window=10**22, **options))
+    refused("window is 1.5; an integer", lambda: operator(q, kv_cache, table, lengths, window=1.5, **options))
     refused("foo is no argument of decode", lambda: operator(q, kv_cache, table, lengths, foo=1, **options))
     out, lse = operator(*(tensor.to("meta") for tensor in (q, kv_cache, table, lengths)), **options)
     assert out.device.type == "meta" and lse.device.type == "meta"
@@ -156,6 +163,11 @@ def test_torch():
     drop_in = flash_mla.flash_mla_with_kvcache
     refused("k_cache is None; an array", lambda: drop_in(q, None, table, lengths, case.v_dim, metadata))
     refused("k_cache is fp32", lambda: drop_in(q, kv_cache.float(), table, lengths, case.v_dim, metadata))
+    refused("extra_k_cache is given, but extra_indices_in_kvcache, int32 \\(batch, s_q, topk\\) is missing",
+            lambda: drop_in(q, kv_cache, table, lengths, case.v_dim, metadata, extra_k_cache=kv_cache))
+    refused("softmax_scale is True; a number", lambda: drop_in(q, kv_cache, table, lengths, case.v_dim, metadata, None, True))
+    refused("k_cache is torch.uint8 \\(\\); expected", lambda: flash_mla.flash_mla_with_kvcache_fp8(
+        q, torch.zeros((), dtype=torch.uint8), table, lengths, 512, metadata))
     refused("head_dim_v is 999", lambda: drop_in(q, kv_cache, table, lengths, 999, metadata))
 
 

@@ -68,6 +68,8 @@ def _expected_entries(name, kind, value) -> Optional[str]:
             return f"{what} is expected"
     least, most = _ENTRIES.get(name, (-2**31, 2**31 - 1))
     try:
+        if isinstance(value, (str, bytes, bytearray)):
+            return f"{what} is expected"
         if not isinstance(value, Sequence) and not hasattr(type(value), "__getitem__"):
             return f"{what} is expected"
         for entry in value:
@@ -102,6 +104,10 @@ def _expected(name, annotation, value) -> Optional[str]:
         return None if _is_number(value) else "a number is expected"
     if kind == "str":
         return None if isinstance(value, str) else "a string is expected"
+    if "[flashlatent." in kind:
+        entry = kind.rpartition(".")[2].rstrip("]")
+        fits = isinstance(value, Sequence) and all(type(item).__name__ == entry for item in value)
+        return None if fits else f"a sequence of flashlatent.{entry} is expected"
     if kind.startswith("flashlatent."):
         name = kind.rpartition(".")[2]
         return None if type(value).__name__ == name else f"a flashlatent.{name} is expected"
@@ -162,7 +168,15 @@ def explain(function, values, options, error):
     text = str(error)
     if "incompatible function arguments" not in text:
         return
-    raise ArgumentTypeError(fault(function, values, options, _has_self(function)) or text.partition("\n")[0]) from None
+    raise ArgumentTypeError(fault(function, values, options, _has_self(function)) or
+                            _refused_self(function, values)) from None
+
+
+def _refused_self(function, values):
+    """Of a call whose arguments all fit: a method of another object, or of one whose class has an __init__ of its own."""
+    name = function.__name__.lstrip("_")
+    given = ", ".join(shown(value) for value in values) or "nothing"
+    return f"{name}() is called with {given}; an object that was made by calling its class, super().__init__(), is expected first"
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -212,6 +212,16 @@ def test_entries_out_of_range():
             flashlatent.UnsupportedError)
 
 
+def test_objects_that_are_none_of_ours():
+    refused("lengths is ''; a sequence of integers", lambda: flashlatent.describe_plan(
+        flashlatent.Problem(batch=0, heads=1, softmax_scale=1), "", workers=4), flashlatent.ArgumentTypeError)
+    refused("batch is a list; a sequence of flashlatent.Sequence", lambda: flashlatent.PagePool(4, 4).write_page_table(
+        [1], 4), flashlatent.ArgumentTypeError)
+    array = np.zeros((1, 1, 1, 8), np.float16)
+    refused("decode\\(\\) is called with None, a ndarray, .*; an object that was made by calling its class",
+            lambda: flashlatent.Plan.decode(None, array, array), flashlatent.ArgumentTypeError)
+
+
 def test_threads_are_bounded():
     refused("threads is 1000000; 0, which means all, to 4096", call(threads=10**6))
 

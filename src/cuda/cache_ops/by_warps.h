@@ -26,6 +26,24 @@ template <class T, class Other>
 using Moved =
     std::conditional_t<std::is_same_v<T, __half> && std::is_same_v<Other, __half>, __nv_bfloat16, T>;
 
+/// Calls `f` with values of both types, if `Map` is compiled for them. kPlain: also where neither is
+/// `Format`.
+template <class Format, class Map, bool kPlain, class F>
+Status with_types(Dtype from, Dtype to, F f) {
+  return with_type<Format>(from, [&](auto from_type) {
+    return with_type<Format>(to, [&](auto to_type) -> Status {
+      using From = Moved<decltype(from_type), decltype(to_type)>;
+      using To = Moved<decltype(to_type), decltype(from_type)>;
+      constexpr bool kOfFormat = std::is_same_v<From, Format> || std::is_same_v<To, Format>;
+      if constexpr (Map::template kTakes<Format, From, To> && (kPlain || kOfFormat)) {
+        return f(From{}, To{});
+      } else {
+        return {StatusCode::kInternal, "a cache operation was asked for types that it does not have"};
+      }
+    });
+  });
+}
+
 /// Launches on the current device.
 template <int kThreads, class... Parameters, class... Arguments>
 Status launch_warps(void (*kernel)(Parameters...), std::int64_t warps, const Executor& executor,

@@ -1,5 +1,4 @@
 // Copies pages of any layout as bytes: a warp has a segment of a contiguous run.
-#include <algorithm>
 
 #include "cuda/cache_ops/by_warps.h"
 #include "cuda/cache_ops/places.cuh"

@@ -38,14 +38,16 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace missing_rows
 
-Status write_missing_rows(const parts::DecodeArguments& args, int heads, const Executor& executor) {
+Status write_missing_rows(const parts::DecodeArguments& args, const DecodeProblem& problem,
+                          const Executor& executor) {
   using namespace missing_rows;
+  if (!problem.query.ragged) return {};
   // where query tokens are the plan's requests, this counts the batch's
   parts::DecodeArguments requests = args;
   requests.geometry.requests /= args.sharers.value;
   requests.query.tokens *= args.sharers.value;
   const LaunchShape shape{.blocks = std::min(requests.geometry.requests, 1 << 16), .threads = kThreads};
-  return launch(missing_rows_kernel, shape, executor, requests, heads);
+  return launch(missing_rows_kernel, shape, executor, requests, problem.query.heads);
 }
 
 }  // namespace flashlatent::cuda

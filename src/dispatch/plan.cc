@@ -178,10 +178,12 @@ Status Plan::schedule(const PlanLengths& lengths, Memory plan) const {
 
 Status Plan::schedule(const PlanLengths& lengths, const HostPages& pages, Memory plan) const {
   const auto& [problem, executor, device, selection] = *choice_;
+  if (problem.options.prefix_sharing != PrefixSharing::kOff) {  // also where the kernel cannot share
+    FLASHLATENT_RETURN_IF_ERROR(validate_host_pages(problem, pages));
+  }
   const Executor here = on_stream(executor, stream_);
   FLASHLATENT_ASSIGN_OR_RETURN(const Lengths own, take_lengths(*choice_, lengths, plan, here));
   if (selection.prefix.requests == 0) return build_plan(selection, own, {}, nullptr, plan, here);
-  FLASHLATENT_RETURN_IF_ERROR(validate_host_pages(problem, pages));
   const auto* contexts = static_cast<const std::int32_t*>(pages.cache_seqlens.data);
   std::pmr::vector<std::int32_t> held_lengths(scratch());
   if (const schedule::HeldShape shape = schedule::held_shape(problem); !shape.shard.is_all()) {

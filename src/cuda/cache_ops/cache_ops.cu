@@ -13,6 +13,8 @@
 
 namespace flashlatent::cuda {
 
+namespace latent_moves {
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -83,9 +85,12 @@ TokenDims dims_of(const ConstTensorView& from, bool aligned) {
 
 }  // namespace
 
+}  // namespace latent_moves
+
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
                      const Executor& executor, const ConstTensorView& kv_scale) {
+  using namespace latent_moves;
   if (latent_format(kv_cache) == KvFormat::kE4m3) {
     return append_e4m3(latent, rope, slot_mapping, kv_cache, kv_scale, executor);
   }
@@ -102,6 +107,7 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
 
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor,
                      const ConstTensorView& from_scale, const ConstTensorView& to_scale) {
+  using namespace latent_moves;
   if (latent_format(from) == KvFormat::kE4m3 || latent_format(to) == KvFormat::kE4m3) {
     return convert_e4m3(from, from_scale, to, to_scale, executor);
   }
@@ -118,6 +124,7 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                     const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                     const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale) {
+  using namespace latent_moves;
   if (latent_format(kv_cache) == KvFormat::kE4m3) {
     return gather_e4m3(kv_cache, kv_scale, block_table, cu_seqlens, first_token, out, executor);
   }

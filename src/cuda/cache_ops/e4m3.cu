@@ -10,6 +10,8 @@
 
 namespace flashlatent::cuda {
 
+namespace e4m3_moves {
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -115,9 +117,12 @@ bool in_words(const ConstTensorView& view) {
 
 }  // namespace
 
+}  // namespace e4m3_moves
+
 Status append_e4m3(const ConstTensorView& latent, const ConstTensorView& rope,
                    const ConstTensorView& slot_mapping, const TensorView& kv_cache,
                    const ConstTensorView& kv_scale, const Executor& executor) {
+  using namespace e4m3_moves;
   const std::int64_t d_latent = latent.shape[1], d_rope = rope.present() ? rope.shape[1] : 0;
   const AppendMap<TokenPages> map(latent, rope, slot_mapping, kv_cache);
   const bool aligned = in_words(latent) && in_words(kv_cache) && (d_rope == 0 || in_words(rope));
@@ -128,6 +133,7 @@ Status append_e4m3(const ConstTensorView& latent, const ConstTensorView& rope,
 
 Status convert_e4m3(const ConstTensorView& from, const ConstTensorView& from_scale, const TensorView& to,
                     const ConstTensorView& to_scale, const Executor& executor) {
+  using namespace e4m3_moves;
   const ConvertMap<TokenPages> map{TokenPages(from), TokenPages(to)};
   const auto elements = static_cast<int>(from.shape[3]);
   const Shape shape{scale_of(from_scale), scale_of(to_scale), elements, elements,
@@ -138,6 +144,7 @@ Status convert_e4m3(const ConstTensorView& from, const ConstTensorView& from_sca
 Status gather_e4m3(const ConstTensorView& kv_cache, const ConstTensorView& kv_scale,
                    const ConstTensorView& block_table, const ConstTensorView& cu_seqlens,
                    const ConstTensorView& first_token, const TensorView& out, const Executor& executor) {
+  using namespace e4m3_moves;
   const GatherMap<TokenPages> map(kv_cache, PageTable(block_table, cu_seqlens, first_token), out);
   const auto elements = static_cast<int>(kv_cache.shape[3]);
   const Shape shape{scale_of(kv_scale), scale_of(kv_scale), elements, elements,

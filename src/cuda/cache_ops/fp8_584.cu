@@ -13,6 +13,8 @@
 
 namespace flashlatent::cuda {
 
+namespace fp8_584_moves {
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -160,14 +162,18 @@ Status check_584(const char* name, const ConstTensorView& view) {
 
 }  // namespace
 
+}  // namespace fp8_584_moves
+
 Status append_584(const ConstTensorView& latent, const ConstTensorView& rope,
                   const ConstTensorView& slot_mapping, const TensorView& kv_cache, const Executor& executor) {
+  using namespace fp8_584_moves;
   FLASHLATENT_RETURN_IF_ERROR(check_584("kv_cache", kv_cache));
   return move_tokens(AppendMap<Tokens>(latent, rope, slot_mapping, kv_cache), latent.dtype, kv_cache.dtype,
                      in_vectors(latent) && in_vectors(rope), slot_mapping.shape[0], executor);
 }
 
 Status convert_584(const ConstTensorView& from, const TensorView& to, const Executor& executor) {
+  using namespace fp8_584_moves;
   FLASHLATENT_RETURN_IF_ERROR(check_584("from", from));
   FLASHLATENT_RETURN_IF_ERROR(check_584("to", to));
   const bool vectors = in_vectors(to.dtype == Dtype::kU8 ? from : ConstTensorView(to));
@@ -178,6 +184,7 @@ Status convert_584(const ConstTensorView& from, const TensorView& to, const Exec
 Status gather_584(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                   const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                   const TensorView& out, const Executor& executor) {
+  using namespace fp8_584_moves;
   FLASHLATENT_RETURN_IF_ERROR(check_584("kv_cache", kv_cache));
   if (out.dtype == Dtype::kU8 && !in_vectors(out, 8)) {
     return invalid_argument("out at ", out.data, " is ", to_string(ConstTensorView(out)),

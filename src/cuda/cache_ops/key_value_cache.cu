@@ -10,6 +10,8 @@
 
 namespace flashlatent::cuda {
 
+namespace key_value_moves {
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -272,8 +274,11 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
 
 }  // namespace
 
+}  // namespace key_value_moves
+
 Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
                  const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor) {
+  using namespace key_value_moves;
   const CacheShape shape(cache);
   const int chunk = chunk_of(cache.keys.dtype);
   return move_all(AppendMap{Integers(slot_mapping), shape.pages, shape.page_size}, Pair(keys, values, chunk),
@@ -283,6 +288,7 @@ Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
 Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_table,
                  const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                  const TensorView& keys, const TensorView& values, const Executor& executor) {
+  using namespace key_value_moves;
   const CacheShape shape(cache);
   const int chunk = chunk_of(keys.dtype);
   return move_all(GatherMap{PageTable(block_table, cu_seqlens, first_token), shape.pages, shape.page_size},
@@ -291,6 +297,7 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
 }
 
 Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor) {
+  using namespace key_value_moves;
   const CacheShape shape(from);
   const int chunk = chunk_of(to.keys.dtype);
   return move_all(ConvertMap{shape.page_size}, Pair(from, chunk), from.keys.dtype, Pair(to, chunk),

@@ -10,6 +10,8 @@
 
 namespace flashlatent::cuda {
 
+namespace combining {
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -275,8 +277,11 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
 
 }  // namespace
 
+}  // namespace combining
+
 Status combine_plan(const parts::DecodeArguments& args, const DecodeProblem::Cache& cache, Partials partials,
                     const Executor& executor) {
+  using namespace combining;
   const std::int64_t rows =
       schedule::max_merges(args.geometry) * args.geometry.lanes * args.geometry.tile_rows;
   if (rows == 0) return {};
@@ -300,6 +305,7 @@ Status combine_plan(const parts::DecodeArguments& args, const DecodeProblem::Cac
 Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,
                const ConstTensorView& attn_sink, const TensorView& out, const TensorView& lse,
                const Executor& executor) {
+  using namespace combining;
   if (partial_out.dtype != Dtype::kF32) {
     return combine_halves(partial_out, partial_lse, attn_sink, out, lse, executor);
   }

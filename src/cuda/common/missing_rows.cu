@@ -6,6 +6,8 @@
 
 namespace flashlatent::cuda {
 
+namespace missing_rows {
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -34,8 +36,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+}  // namespace missing_rows
+
 Status write_missing_rows(const parts::DecodeArguments& args, const DecodeProblem& problem,
                           const Executor& executor) {
+  using namespace missing_rows;
   if (!problem.query.ragged) return {};
   // where query tokens are the plan's requests, this counts the batch's
   parts::DecodeArguments requests = args;

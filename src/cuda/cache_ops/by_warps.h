@@ -30,7 +30,7 @@ Status with_types(Dtype from, Dtype to, F f) {
       using From = decltype(from_type);
       using To = decltype(to_type);
       constexpr bool kOfFormat = std::is_same_v<From, Format> || std::is_same_v<To, Format>;
-      if constexpr (Map::template kTakes<Format, From, To> && (kPlain || kOfFormat)) {
+      if constexpr (Map::template takes<Format, From, To>() && (kPlain || kOfFormat)) {
         return f(from_type, to_type);
       } else {
         return {StatusCode::kInternal, "a cache operation was asked for types that it does not have"};

@@ -17,8 +17,14 @@ cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading, in
   return {cuda::cached_dtype(cache), cache.qk_dim, cache.v_dim, kTileRows, loading, cluster, team};
 }
 
+bool has_spans(const DecodeProblem& problem) {
+  const auto& options = problem.options;
+  return options.shard.world > 1 && options.causal && problem.query.tokens > 1;
+}
+
 cuda::InstanceKey share_key_of(const DecodeProblem& problem, const schedule::Geometry& g) {
-  const cuda::Loading loading = cuda::loading_of(problem);
+  cuda::Loading loading = cuda::loading_of(problem);
+  if (loading == cuda::Loading::kBoxes && has_spans(problem)) loading = cuda::Loading::kTokens;
   return key_of(problem, loading, loading == cuda::Loading::kFp8 ? 2 : cluster_of(problem, g, loading));
 }
 
@@ -119,7 +125,7 @@ constexpr int kUnusedSms = 12;
 std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
                                                 const schedule::Workers& workers, int team) {
   const int teams = std::max(workers - kUnusedSms, 0) / team;
-  if (teams == 0 || loading_of(problem) != Loading::kBoxes ||
+  if (teams == 0 || loading_of(problem) != Loading::kBoxes || mla_64_pingpong::has_spans(problem) ||
       !is_listed({mla_64_pingpong::kTeamKeys576x512},
                  mla_64_pingpong::key_of(problem, Loading::kBoxes, 1, team)))
     return std::nullopt;

@@ -59,7 +59,8 @@ TYPED_TEST(PackTest, BytesHaveRoomForTheRowsTheyAreFor) {
   EXPECT_EQ(layout_of<TypeParam>(0, 512, 2).rows(), 0U);
 }
 
-/// Gatherings and exchanges have one memory: what the words of one half are written by, another half's never are.
+/// Gatherings and exchanges have one memory: what the words of one half are written by, another half's never
+/// are.
 TEST(ExchangeMemoryTest, AHalfIsAtOnePlaceForAllShapesAndPacks) {
   for (int world : {2, 3, 8}) {
     for (int rows : {1, 3, 33}) {
@@ -197,12 +198,13 @@ TEST(ExchangeTest, GatheringRefusesWhatDoesNotFitByName) {
   };
   const TensorView q(values, Dtype::kBF16, {1, 1, 4, 576}), gathered(values, Dtype::kBF16, {1, 1, 8, 576});
   expect_refusal("q is on the CPU", peers, q, gathered);
-  expect_refusal("q is fp32", peers, TensorView(values, Dtype::kF32, {1, 1, 4, 576}), gathered);
+  expect_refusal("q is fp32 (1, 1, 4, 576)", peers, TensorView(values, Dtype::kF32, {1, 1, 4, 576}),
+                 gathered);
   expect_refusal("q is missing", peers, {}, gathered);
   expect_refusal("wrong shape: expected bf16 (1, 1, 8, 576)", peers, q, q);
-  expect_refusal("gathered is bf16 (1, 1, 8, 576); wrong dtype: expected fp16", peers,
+  expect_refusal("on cpu; wrong dtype: expected fp16 (1, 1, 8, 576)", peers,
                  TensorView(values, Dtype::kF16, {1, 1, 4, 576}), gathered);
-  expect_refusal("q has 8 rows of 1152 bytes; memory of 12544 bytes has room for 5", peers,
+  expect_refusal("q has 8 rows of 1152 bytes; memory of 12544 bytes has room for 4", peers,
                  TensorView(values, Dtype::kBF16, {2, 1, 4, 576}),
                  TensorView(values, Dtype::kBF16, {2, 1, 8, 576}));
   TensorView turned = q;
@@ -210,7 +212,8 @@ TEST(ExchangeTest, GatheringRefusesWhatDoesNotFitByName) {
   expect_refusal("q is bf16 (1, 1, 4, 576) strides (2304, 2304, 576, 4) on cpu; its innermost stride", peers,
                  turned, gathered);
   expect_refusal("rank is -1", {.rank = -1, .memory = addresses, .bytes = 1 << 20}, q, gathered);
-  expect_refusal("there are 1 memories", {.rank = 0, .memory = {addresses, 1}, .bytes = 1 << 20}, q, gathered);
+  expect_refusal("there are 1 memories", {.rank = 0, .memory = {addresses, 1}, .bytes = 1 << 20}, q,
+                 gathered);
 }
 
 TEST(ExchangeTest, RefusesWhatDoesNotFitByName) {

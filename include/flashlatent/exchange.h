@@ -1,5 +1,5 @@
-// Attention over tokens that are spread over several GPUs: one launch a GPU gathers queries, and one exchanges
-// partial results and merges them.
+// Attention over tokens that are spread over several GPUs: one launch a GPU gathers queries, and one
+// exchanges partial results and merges them.
 #pragma once
 
 #include <cstddef>

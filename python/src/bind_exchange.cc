@@ -1,5 +1,5 @@
-// flashlatent._native: queries of ranks gathered, and their partial results exchanged and merged, in one launch
-// each.
+// flashlatent._native: queries of ranks gathered, and their partial results exchanged and merged, in one
+// launch each.
 #include <nanobind/stl/vector.h>
 
 #include "flashlatent/exchange.h"
@@ -76,11 +76,13 @@ void bind_exchange(nb::module_& module) {
 
 memory   the address of each rank's memory in this process, zeroed before any rank's first call; `bytes` each
 The rest as combine(), with partial_out bf16 or fp16 (batch, s_q, h_q, d_v) of this rank's tokens.)");
-  module.def("exchange_gather_bytes", &exchange_gather_bytes, "rows"_a, "d"_a, "world"_a,
-             "Bytes of each rank's memory for exchange_gather() of up to so many rows of d elements of 16 bits.");
-  module.def("exchange_gather", &gather_arrays, "q"_a, nb::kw_only(), "rank"_a, "memory"_a, "bytes"_a,
-             "gathered"_a, "stream"_a = nb::none(),
-             R"(Sends every rank this rank's queries (batch, s_q, h, d), and writes those of all, rank by rank, to
+  module.def(
+      "exchange_gather_bytes", &exchange_gather_bytes, "rows"_a, "d"_a, "world"_a,
+      "Bytes of each rank's memory for exchange_gather() of up to so many rows of d elements of 16 bits.");
+  module.def(
+      "exchange_gather", &gather_arrays, "q"_a, nb::kw_only(), "rank"_a, "memory"_a, "bytes"_a, "gathered"_a,
+      "stream"_a = nb::none(),
+      R"(Sends every rank this rank's queries (batch, s_q, h, d), and writes those of all, rank by rank, to
 gathered (batch, s_q, world * h, d); returns it. Memory as of exchange_combine().)");
 }
 

@@ -71,17 +71,17 @@ Status validate_gather(const Peers& peers, const ConstTensorView& q, const Tenso
                        Device device) {
   FLASHLATENT_RETURN_IF_ERROR(validate_peers(peers));
   const auto world = static_cast<int>(peers.memory.size());
-  if (q.dtype != Dtype::kBF16 && q.dtype != Dtype::kF16 && q.dtype != Dtype::kU8) {
+  const Dtype dtype = q.present() ? q.dtype : Dtype::kBF16;
+  if (dtype != Dtype::kBF16 && dtype != Dtype::kF16 && dtype != Dtype::kU8) {
     return invalid_argument("q is ", to_string(q), "; bf16, fp16 and uint8, which is e4m3, are accepted");
   }
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided("q", q, q.dtype, device, {-1, -1, -1, -1}));
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("q", q, dtype, device, {-1, -1, -1, -1}));
   FLASHLATENT_RETURN_IF_ERROR(expect_countable("q", q));
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided("gathered", gathered, q.dtype, device,
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("gathered", gathered, dtype, device,
                                              {q.shape[0], q.shape[1], q.shape[2] * world, q.shape[3]}));
   const std::int64_t count = q.shape[0] * q.shape[1] * q.shape[2];
   const auto row_bytes = static_cast<int>(q.shape[3] * static_cast<std::int64_t>(size_of(q.dtype)));
-  const std::size_t rows =
-      exchange::layout_of<exchange::QueryPack>(peers.bytes, row_bytes, world).rows();
+  const std::size_t rows = exchange::layout_of<exchange::QueryPack>(peers.bytes, row_bytes, world).rows();
   if (static_cast<std::size_t>(count) <= rows) return {};
   return Status(StatusCode::kExhausted,
                 message("q has ", count, " rows of ", row_bytes, " bytes; memory of ", peers.bytes,

@@ -95,8 +95,7 @@ struct Part {
 template <class Element, int kPeers>
 class Exchange {
  public:
-  __device__ __forceinline__ explicit Exchange(const Arguments& args)
-      : args_(args), call_(args.peers) {}
+  __device__ __forceinline__ explicit Exchange(const Arguments& args) : args_(args), call_(args.peers) {}
 
   /// This rank's parts of the peers' packs to them.
   __device__ __forceinline__ void send() const {
@@ -117,7 +116,9 @@ class Exchange {
     }
   }
 
-  __device__ __forceinline__ void count() const { call_.count(); }
+  __device__ __forceinline__ void count() const {
+    call_.count();
+  }
 
   /// In an order that is always the same: this rank's part, then those of the ranks after it.
   __device__ __forceinline__ void merge() const {

@@ -5,8 +5,8 @@
 //   and then, of each pack of each peer that is its:
 //     reads the words here until all have the tag, and stores the pack in the result
 //
-// As in exchange.cu that is one trip over NVLink, nobody waits before it has sent, and a grid has no more CTAs
-// than are on the device at once.
+// As in exchange.cu that is one trip over NVLink, nobody waits before it has sent, and a grid has no more
+// CTAs than are on the device at once.
 #include <algorithm>
 
 #include "core/divisor.h"

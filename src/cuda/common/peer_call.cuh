@@ -105,8 +105,8 @@ class PeerCall {
     return words_of(own_, from, peers_.rank, pack);
   }
 
-  /// This CTA knows which call it is; the next launch counts on. Who reads the count has waited for the end of
-  /// this launch, so nothing else need be ordered.
+  /// This CTA knows which call it is; the next launch counts on. Who reads the count has waited for the end
+  /// of this launch, so nothing else need be ordered.
   __device__ __forceinline__ void count() const {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -118,8 +118,8 @@ class PeerCall {
  private:
   __device__ __forceinline__ ptx::Word128* words_of(std::uint8_t* memory, int sender, int receiver,
                                                     int pack) const {
-    return reinterpret_cast<ptx::Word128*>(
-        memory + peers_.layout.word(epoch_.parity(), sender, receiver, pack));
+    return reinterpret_cast<ptx::Word128*>(memory +
+                                           peers_.layout.word(epoch_.parity(), sender, receiver, pack));
   }
 
   const PeerMemory<Pack>& peers_;

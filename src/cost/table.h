@@ -86,6 +86,15 @@ enum class Situation : std::uint8_t {
   kDim64,
   kDim128,
   kDim256,
+  // What calls take, for picks (cost/times.h). Plans are cut by the rows above.
+  kTimes,            ///< One row tile.
+  kTimesOfTiles,     ///< Several row tiles.
+  kTimesByTokens,    ///< As kTimes, with tokens copied one by one.
+  kTeamQueryTokens,  ///< Added for several query tokens of calls by teams.
+  kTimesRows8,       ///< Keys and values of one query token, in row tiles of at most 8 rows; likewise 16.
+  kTimesRows16,
+  kTimesQueryTokens8,  ///< The same of several query tokens.
+  kTimesQueryTokens16,
   // The planner's.
   kPacking,  ///< Packing requests into parts.
 };
@@ -136,6 +145,14 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "dim64",
                                                   "dim128",
                                                   "dim256",
+                                                  "times",
+                                                  "times_of_tiles",
+                                                  "times_by_tokens",
+                                                  "team_query_tokens",
+                                                  "times_rows8",
+                                                  "times_rows16",
+                                                  "times_query_tokens8",
+                                                  "times_query_tokens16",
                                                   "packing"};
 
 /// What a row measures: the fields of schedule::CostModel and of TeamCosts.
@@ -154,11 +171,12 @@ enum class Field : std::uint8_t {
   kBlockStreaming,
   kLoneRequestMerge,
   kPerMember,
+  kLoneShare,  ///< A call in which each part has one share of one item, beside its blocks.
 };
 inline constexpr const char* kFieldNames[] = {
     "per_block",        "per_split",          "per_call",           "per_merge",  "per_block_alone",
     "per_block_memory", "per_block_products", "shared_merge",       "lone_merge", "block_here",
-    "block_alone",      "block_streaming",    "lone_request_merge", "per_member"};
+    "block_alone",      "block_streaming",    "lone_request_merge", "per_member", "lone_share"};
 
 /// One constant of the table.
 struct Row {

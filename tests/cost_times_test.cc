@@ -117,10 +117,14 @@ TEST(CostTimes, TeamsLoseWhereLengthsMayVary) {
   const std::vector<Candidate> list = candidates_of(5, 48, 9728, "H100");
   EXPECT_LT(named(list, "mla_16_team8").times.equal, named(list, "mla_64_pingpong").times.equal);
   EXPECT_STREQ(cheapest(list)->kernel->name, "mla_64_pingpong");
-  // One request has one length.
+  // One request has one length, but a table that reaches far does not say which.
   for (const Candidate& candidate : candidates_of(1, 48, 9728, "H100")) {
     EXPECT_EQ(candidate.times.equal, candidate.times.varied) << candidate.kernel->name;
   }
+  const int reach = 4 * cost::kFarTokens;
+  const Candidate far = named(candidates_of(1, 48, reach, "H100"), "mla_64_pingpong");
+  EXPECT_EQ(far.times.varied,
+            named(candidates_of(1, 48, cost::kFarTokens, "H100"), "mla_64_pingpong").times.equal);
 }
 
 // 48 s_q2 h48, up to 640 tokens: 15.3 us by teams of 4, 13.7 by mla_64_roles.

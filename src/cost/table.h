@@ -95,6 +95,8 @@ enum class Situation : std::uint8_t {
   kTimesRows16,
   kTimesQueryTokens8,  ///< The same of several query tokens.
   kTimesQueryTokens16,
+  kTimesQueryTokensDim256,  ///< The same of heads of 256 elements and more than 4 rows.
+  kTimesDim64,              ///< As kDim64.
   // The planner's.
   kPacking,  ///< Packing requests into parts.
 };
@@ -153,6 +155,8 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "times_rows16",
                                                   "times_query_tokens8",
                                                   "times_query_tokens16",
+                                                  "times_query_tokens_dim256",
+                                                  "times_dim64",
                                                   "packing"};
 
 /// What a row measures: the fields of schedule::CostModel and of TeamCosts.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "plan/host_plan.h"
+#include "plan/line_shares.h"
 
 namespace flashlatent::cost {
 
@@ -25,6 +26,20 @@ double block_among(const ItemTimes& t, double busy, double parts) {
   return std::max(t.block * busy / parts, slowest);
 }
 
+/// Parts with a share, if a line of items of the greatest length gives each part one share of one item; else
+/// 0.
+double single_shares(const schedule::Geometry& g) {
+  const std::int32_t blocks = schedule::max_blocks(g);
+  if (blocks == 0 || g.rounds != 1) return 0;
+  const std::int32_t each = g.parts / g.requests;
+  if (each < 2) return 0;
+  const std::int32_t most = (blocks + each - 1) / each;
+  const std::int32_t used = g.requests * ((blocks + most - 1) / most);
+  if (g.requests == 1) return used;
+  const std::int64_t cost = std::int64_t{g.requests} * schedule::item_cost(g, blocks);
+  return schedule::may_share_line(g) && schedule::takes_single_shares(g, cost, most, used) ? used : 0;
+}
+
 /// The part of a share's time that follows the lengths.
 double of_blocks(const schedule::Geometry& g) {
   const double shares = std::max(g.parts / std::max(g.requests, 1), 1);
@@ -42,10 +57,11 @@ double line_time(const schedule::Geometry& g, const ItemTimes& t, Items way, dou
   const double whole =
       t.whole_call + rounds * t.segment + (rounds - 1) * mean * t.block + mean * block_among(t, last, parts);
   if (way == Items::kWhole) return whole;
+  const double used = t.lone_share > 0 ? single_shares(g) : 0, shares = std::floor(parts / items);
   const double cut =
-      2 * items <= parts && t.lone_share > 0
-          ? t.lone_share + over(std::ceil(mean), std::floor(parts / items)) * t.block
-          : t.cut_call + t.segment + t.rounding + t.merge + items * (t.segment + mean * t.block) / parts;
+      used > 0 ? t.lone_share + shares * t.merge_of_share +
+                     over(std::ceil(mean), shares) * block_among(t, used, parts)
+               : t.cut_call + t.segment + t.rounding + t.merge + items * (t.segment + mean * t.block) / parts;
   return way == Items::kCut ? cut : std::min(whole, cut);
 }
 

@@ -13,6 +13,10 @@ namespace flashlatent::cost {
 /// longest; of normal lengths with a deviation of a third it is 0.84 of two and 0.52 of 256.
 inline constexpr double kMeanOfLongest = 0.6;
 
+/// A page table that reaches farther than this says little of lengths: an engine's does. The longest is then
+/// taken to have as many tokens, where lengths vary.
+inline constexpr std::int32_t kFarTokens = 49152;
+
 /// What a kernel is picked by: the geometric mean of both times, so that a pick loses as little if lengths
 /// vary as if they do not.
 double expected(const schedule::CallTimes& times);
@@ -24,10 +28,12 @@ struct ItemTimes {
   double segment = 0;     ///< A segment beside its blocks.
   double rounding = 0;    ///< Blocks of a cut call are not shared out evenly.
   double merge = 0;       ///< A cut call's.
-  /// A call in which each item has two parts or more, and a part one segment; 0: as of any cut call.
+  /// A call in which each item has two parts or more, and a part one segment (plan/line_shares.h); 0: as of
+  /// any cut call.
   double lone_share = 0;
-  double block = 0;        ///< While all parts have work; likewise while few have (block_cost.h) ...
-  double block_alone = 0;  ///< ... and, between, while memory is an H200's.
+  double merge_of_share = 0;  ///< Added to lone_share for each share of an item.
+  double block = 0;           ///< While all parts have work; likewise while few have (block_cost.h) ...
+  double block_alone = 0;     ///< ... and, between, while memory is an H200's.
   double block_near = 0;
 
   /// By a row of costs on a device. per_call: `whole_call` and `cut_call`.

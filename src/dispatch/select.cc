@@ -108,7 +108,12 @@ schedule::CallTimes times_of(const DecodeKernel& kernel, const DecodeProblem& pr
   const std::int64_t estimate = schedule::estimate(g);
   const bool never = g.cost.per_call >= cost::kNever.per_call;
   if (kernel.backend != Backend::kCuda || never || !lengths_vary(problem)) return {estimate, estimate};
-  return kernel.times == nullptr ? cost::as_cut(g) : kernel.times(problem, g, workers);
+  const auto times = [&](const schedule::Geometry& of) {
+    return kernel.times == nullptr ? cost::as_cut(of) : kernel.times(problem, of, workers);
+  };
+  schedule::Geometry nearer = g;
+  nearer.max_tokens = std::min(g.max_tokens, cost::kFarTokens);
+  return {times(g).equal, times(nearer).varied};
 }
 
 /// Chooses the candidate's geometry anew, for requests of typical_problem()'s lengths.

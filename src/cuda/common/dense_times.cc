@@ -10,6 +10,8 @@ schedule::CallTimes dense_times(const schedule::Geometry& g, const schedule::Wor
   times.cut_call = g.cost.per_call;
   times.rounding = times.block;
   times.lone_share = cost::scaled(of.lone_share, workers.clock);
+  constexpr cost::Costs kOfShares = cost::of(cost::Kernel::kLatent, cost::Situation::kTimes);
+  times.merge_of_share = kOfShares.on(workers).per_merge;
   const bool whole = g.partition == schedule::Partition::kWhole;
   const cost::Items items = schedule::stays_whole(g) ? cost::Items::kWhole : cost::Items::kCut;
   return cost::of_line(g, times, items, whole ? workers / g.lanes : g.parts);

@@ -81,7 +81,12 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
   const int dim = problem.cache.qk_dim;
   const double bytes = 4.0 * g.block_tokens * dim;
   // With d 128 the bytes take as long as the rest.
-  const double least = dim > 64 && dim <= 128 ? 0 : least_of_block(dim, g.block_tokens, workers);
+  const auto least_of_64 = [&](const cost::Costs& costs) {
+    return costs.on(workers).per_block * (g.block_tokens / 64.0);
+  };
+  const double least = dim <= 64    ? least_of_64(cost::of(kKernel, kTimesDim64))
+                       : dim <= 128 ? 0
+                                    : least_of_64(cost::of(kKernel, kDim256));
   cost::ItemTimes times = cost::ItemTimes::of(cost::of(kKernel, kTimes), workers);
   constexpr std::int32_t kLoneShare = cost::nanoseconds(kKernel, kTimes, cost::Field::kLoneShare);
   times.lone_share = cost::scaled(kLoneShare, workers.clock);

@@ -237,14 +237,15 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
   using enum cost::Situation;
   constexpr cost::Kernel kKernel = cost::Kernel::kPaged;
   if (problem.rows_per_kv_head() > kMostRowsOfTimes) return cost::as_cut(g);
+  const gqa_16::InstanceKey& key = *gqa_16::key_of(problem);
   const bool many_rows = problem.rows_per_kv_head() > 8;
   const auto costs = [&] {
     if (problem.query.tokens > 1) {
+      if (key.dim > 128 && problem.rows_per_kv_head() > 4) return cost::of(kKernel, kTimesQueryTokensDim256);
       return many_rows ? cost::of(kKernel, kTimesQueryTokens16) : cost::of(kKernel, kTimesQueryTokens8);
     }
     return many_rows ? cost::of(kKernel, kTimesRows16) : cost::of(kKernel, kTimesRows8);
   };
-  const gqa_16::InstanceKey& key = *gqa_16::key_of(problem);
   const int tiles = gqa_16::tokens_a_cta(key) / g.block_tokens;
   const double bytes = 2.0 * g.block_tokens * tiles * problem.cache.qk_dim * gqa_16::element_bytes(problem);
   cost::ItemTimes times = cost::ItemTimes::of(costs(), workers);

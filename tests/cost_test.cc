@@ -218,7 +218,7 @@ constexpr Call kCalls[] = {
     {1, 1024, 16, "mla_16_team16", 6215},
     {1, 4096, 16, "mla_16_team8", 7186},
     {4, 4096, 16, "mla_16_team8", 10624},
-    {16, 4096, 16, "mla_16", 26180},
+    {16, 4096, 16, "mla_16", 25729},
     {64, 4096, 16, "mla_16", 80460},
     {128, 4096, 16, "mla_16", 136373},
     {128, 4096, 8, "mla_16_transposed", 135465},
@@ -237,7 +237,7 @@ constexpr Call kCalls[] = {
     {64, 2048, 128, "mla_64_roles", 57096, KvFormat::kPlain, true},
     {64, 4096, 32, "gqa_16", 240855, KvFormat::kPlain, false, 16, 8},
     {1, 4096, 32, "gqa_16", 10400, KvFormat::kPlain, false, 16, 8},
-    {16, 4096, 32, "gqa_128_split", 15733, KvFormat::kPlain, false, 16, 1},
+    {16, 4096, 32, "gqa_128_split", 15505, KvFormat::kPlain, false, 16, 1},
     {1, 512, 32, "gqa_16", 7250, KvFormat::kPlain, false, 16, 8},
 };
 
@@ -266,7 +266,7 @@ DecodeProblem problem_of(const Call& call) {
 constexpr Call kCallsOnH100[] = {
     {1, 1024, 16, "mla_16_team16", 6215},
     {4, 4096, 16, "mla_16_team8", 10624},
-    {8, 8192, 16, "mla_16", 34820},
+    {8, 8192, 16, "mla_16", 34060},
     {24, 2048, 16, "mla_16_team4", 25162},
     {64, 4096, 16, "mla_16", 104780},
     {128, 4096, 16, "mla_16", 202060},

@@ -17,6 +17,12 @@ inline constexpr double kMeanOfLongest = 0.6;
 /// taken to have as many tokens, where lengths vary.
 inline constexpr std::int32_t kFarTokens = 49152;
 
+/// The time of a block for each of several row tiles of a KV head, of its bytes' time: in CTAs of their own,
+/// and in one CTA, which reads it once.
+inline constexpr double kTilesApart = 0.92, kTilesTogether = 0.75;
+/// The least time of a block, while few CTAs read memory, of that while all do.
+inline constexpr double kLeastAlone = 0.7;
+
 /// What a kernel is picked by: the geometric mean of both times, so that a pick loses as little if lengths
 /// vary as if they do not.
 double expected(const schedule::CallTimes& times);

@@ -92,7 +92,7 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
   times.lone_share = cost::scaled(kLoneShare, workers.clock);
   times.block = std::max(bytes / (cost::kRates.share / 10.0) * workers.memory, least);
   times.block_alone = times.block_near =
-      std::max(bytes / (cost::kRates.most / 10.0) * workers.clock, 0.7 * least);
+      std::max(bytes / (cost::kRates.most / 10.0) * workers.clock, cost::kLeastAlone * least);
   return cost::of_line(g, times, cost::Items::kFaster, g.parts);
 }
 

@@ -222,14 +222,13 @@ int row_tiles_of(const DecodeProblem& problem, const schedule::Geometry& g) {
 /// What a block of the row tiles that a CTA does takes of the memory's time, or longer: several row tiles of
 /// a KV head read most of it once. In one CTA they take three quarters as long as apart, at most.
 double block_time(double bytes, int row_tiles, int tiles, const schedule::Workers& workers) {
-  constexpr double kTilesApart = 0.92, kTilesTogether = 0.75;
   if (row_tiles == 1) return bytes / (cost::kRates.in_calls / 10.0) * workers.memory;
   const double of_share = bytes / (cost::kRates.share / 10.0);
   if (tiles == 1) {
-    return of_share * kTilesApart * (workers.memory + (row_tiles - 1) * workers.clock) / row_tiles;
+    return of_share * cost::kTilesApart * (workers.memory + (row_tiles - 1) * workers.clock) / row_tiles;
   }
   return of_share *
-         std::max<double>(workers.memory / std::min(row_tiles, tiles), kTilesTogether * workers.clock);
+         std::max<double>(workers.memory / std::min(row_tiles, tiles), cost::kTilesTogether * workers.clock);
 }
 
 schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,

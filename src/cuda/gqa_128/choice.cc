@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <span>
 
 #include "core/message.h"
@@ -76,7 +75,7 @@ using gqa_128::tile_rows_of;
 /// Query rows of a KV head. gqa_16 has up to 16 in a tile, and then reads tokens once (d up to 128).
 constexpr int kLeastRows = 17;
 constexpr std::int64_t kMostTiles = 1 << 22;
-constexpr cost::Costs kCost = cost::of(cost::Kernel::kPrefill, cost::Situation::kRows64);
+constexpr cost::Costs kCost = cost::of(cost::Kernel::kGqa128, cost::Situation::kRows64);
 
 int row_tiles_of(const DecodeProblem& problem) {
   const int rows = tile_rows_of(*key_of(problem));
@@ -117,7 +116,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
 schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
                           const schedule::Workers& workers) {
   if (row_tiles_of(problem) > 1) return cost::as_cut(g);
-  constexpr cost::Costs kTimes = cost::of(cost::Kernel::kPrefill, cost::Situation::kTimes);
+  constexpr cost::Costs kTimes = cost::of(cost::Kernel::kGqa128, cost::Situation::kTimes);
   const double tiles = static_cast<double>(g.requests) * g.lanes, at_once = std::max<int>(workers, 1);
   const double waves = std::ceil(tiles / at_once), last = tiles - (waves - 1) * at_once;
   const int dim = key_of(problem)->dim;

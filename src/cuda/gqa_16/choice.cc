@@ -85,11 +85,11 @@ constexpr int kMostRowsOfTimes = 128;    // rows of a KV head; prompts have more
 // Requests are few if each has this many parts or more: their merges run at the same time, and each part is
 // one or two segments.
 constexpr int kPartsOfFew = 4;
-constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory);
-constexpr cost::Costs kRows16 = cost::of(cost::Kernel::kPaged, cost::Situation::kRows16);
-constexpr cost::Costs kShares = cost::of(cost::Kernel::kPaged, cost::Situation::kShares);
-constexpr cost::Costs kQueryTokens = cost::of(cost::Kernel::kPaged, cost::Situation::kQueryTokens);
-constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kPaged, cost::Situation::kFewRequests);
+constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kGqa16, cost::Situation::kByMemory);
+constexpr cost::Costs kRows16 = cost::of(cost::Kernel::kGqa16, cost::Situation::kRows16);
+constexpr cost::Costs kShares = cost::of(cost::Kernel::kGqa16, cost::Situation::kShares);
+constexpr cost::Costs kQueryTokens = cost::of(cost::Kernel::kGqa16, cost::Situation::kQueryTokens);
+constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kGqa16, cost::Situation::kFewRequests);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
@@ -234,7 +234,7 @@ double block_time(double bytes, int row_tiles, int tiles, const schedule::Worker
 schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
                           const schedule::Workers& workers) {
   using enum cost::Situation;
-  constexpr cost::Kernel kKernel = cost::Kernel::kPaged;
+  constexpr cost::Kernel kKernel = cost::Kernel::kGqa16;
   if (problem.rows_per_kv_head() > kMostRowsOfTimes) return cost::as_cut(g);
   const gqa_16::InstanceKey& key = *gqa_16::key_of(problem);
   const bool many_rows = problem.rows_per_kv_head() > 8;
@@ -258,7 +258,7 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
     const double call = segment + cost::of(kKernel, kTeams).on(workers).per_call;
     return cost::with({}, call + blocks * times.block_alone);
   }
-  constexpr std::int32_t kLoneShare = cost::nanoseconds(kKernel, kTimes, cost::Field::kLoneShare);
+  constexpr std::int32_t kLoneShare = cost::constants(kKernel, kTimes).lone_share;
   times.lone_share = segment + cost::scaled(kLoneShare, workers.clock);
   times.merge = cost::of(kKernel, kTimes).on(workers).per_merge;
   times.block = block_time(bytes, row_tiles_of(problem, g), tiles, workers);

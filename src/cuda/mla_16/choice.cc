@@ -1,6 +1,5 @@
 #include "cuda/mla_16/choice.h"
 
-#include "core/message.h"
 #include "cost/table.h"
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/dense_times.h"
@@ -38,8 +37,7 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
                           const schedule::Workers& workers) {
   constexpr cost::Kernel kKernel = cost::Kernel::kMla16;
   constexpr cost::Costs kTimes = cost::of(kKernel, cost::Situation::kTimes);
-  constexpr std::int32_t kLoneShare =
-      cost::nanoseconds(kKernel, cost::Situation::kTimes, cost::Field::kLoneShare);
+  constexpr std::int32_t kLoneShare = cost::constants(kKernel, cost::Situation::kTimes).lone_share;
   constexpr cost::Costs kQueryTokens = cost::of(kKernel, cost::Situation::kQueryTokens);
   return with_query_tokens(dense_times(g, workers, {.costs = kTimes, .lone_share = kLoneShare}), problem,
                            kQueryTokens, workers);

@@ -5,6 +5,7 @@
 #include "core/message.h"
 #include "cost/model.h"
 #include "cuda/common/dense_choice.h"
+#include "cuda/common/dense_times.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/cuda_backend.h"
 #include "plan/even_shares.h"
@@ -223,6 +224,21 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return best;
 }
 
+schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
+                          const schedule::Workers& workers) {
+  constexpr cost::Costs kTimes = cost::of(Kernel::kMla64Pingpong, Situation::kTimes);
+  constexpr cost::Costs kTimesOfTiles = cost::of(Kernel::kMla64Pingpong, Situation::kTimesOfTiles);
+  constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla64Pingpong, Situation::kQueryTokens);
+  constexpr cost::Costs kTeamQueryTokens = cost::of(Kernel::kMla64Pingpong, Situation::kTeamQueryTokens);
+  const bool one_tile = fits_one_tile(problem);
+  if (g.team > 1) return with_query_tokens(cost::of_shares(g), problem, kTeamQueryTokens, workers);
+  const schedule::CallTimes times =
+      schedule::combines_shares(g.partition)
+          ? share_times(g, workers, one_tile ? kEvenCost : kEvenCostOfTwoTiles)
+          : dense_times(g, workers, {.costs = one_tile ? kTimes : kTimesOfTiles});
+  return with_query_tokens(times, problem, kQueryTokens, workers);
+}
+
 schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
   const bool one_tile = rows_of_item(problem) <= mla_64_pingpong::kTileRows;
   const auto cost = [&] {
@@ -278,6 +294,7 @@ const DecodeKernel kMla64PingpongKernel = {
     .launch = FLASHLATENT_IF_COMPILED(mla_64_pingpong::launch),
     .declines_turns = declines_turns,
     .turns = turns,
+    .times = times,
 };
 
 }  // namespace flashlatent::cuda

@@ -43,7 +43,7 @@ def line_through(points, x):
 
 
 class Parts:
-    """What rows of measured layers say of the parts of others; exchanges are those of one way."""
+    """What rows of measured layers say of the parts of others; gatherings and exchanges are those of one way."""
 
     def __init__(self, rows, way):
         local = defaultdict(dict)
@@ -52,9 +52,8 @@ class Parts:
             world = row["gpus"]
             tokens = -(-row["s_k"] // world)
             local[row["b"], row["h_q"]][tokens] = row["ms"] if world == 1 else row["local_ms"]
-            if world > 1:
-                gatherings.append((received(row, world, DIM), row["gather_ms"]))
             if world > 1 and row["exchange"] == way:
+                gatherings.append((received(row, world, DIM), row["gather_ms"]))
                 exchanges.append((received(row, world, V_DIM), row["exchange_ms"]))
         self.local = {key: sorted(points.items()) for key, points in local.items()}
         self.gather, self.exchange = fitted(gatherings), fitted(exchanges)

@@ -33,7 +33,7 @@ class ContextParallel:
     group     the ranks; None: the default group
     run       tokens in a row that one rank holds (Interleaving)
     exchange  'all_to_all', 'all_gather' or 'auto', which takes the one that was measured to be the faster;
-              'one_sided': GPUs write to each other's memory and merge in the same launch, see docs/distributed.md
+              'one_sided': GPUs write queries and results to each other's memory, see docs/distributed.md
     max_rows  of 'one_sided': the most query rows of a rank's own heads, batch * s_q * heads
     v_dim     of 'one_sided': elements of an output
 
@@ -54,6 +54,7 @@ class ContextParallel:
         self._step = Step(stateless=True)
         self.tokens = Interleaving(dist.get_rank(self._group), dist.get_world_size(self._group), run)
         self._peers = None
+        self._overlapped = False  # an exchange is on the other stream, and nothing here waits for it yet
         if exchange == "one_sided" and self.tokens.world > 1:
             if max_rows is None:
                 raise InvalidArgumentError("exchange is 'one_sided' and max_rows is missing; the most query rows of a "
@@ -76,6 +77,9 @@ class ContextParallel:
         world heads. A q that lies head by head, as a batched product over heads writes it, is not copied."""
         if self.world == 1:
             return q
+        if self._peers is not None and self._peers.has_room_for(q):
+            self._follow_overlapped(q.device)
+            return self._peers.gather(q)
         sent = q.movedim(-2, 0).contiguous()
         received = sent.new_empty((self.world * sent.shape[0], *sent.shape[1:]))
         dist.all_gather_into_tensor(_bytes(received), _bytes(sent), group=self._group)
@@ -200,19 +204,28 @@ class ContextParallel:
 
     def _one_sided(self, message, sent, attn_sink, heads, overlap):
         if not overlap:
+            self._follow_overlapped(sent.device)
             return self._peers.merge(message, sent, attn_sink, heads)
         stream, here = self._side_stream(sent.device), torch.cuda.current_stream(sent.device)
         stream.wait_stream(here)
         with torch.cuda.stream(stream):
             result = self._peers.merge(message, sent, attn_sink, heads)
+        self._overlapped = True
 
         def finish(kept=sent):
             torch.cuda.current_stream(kept.device).wait_stream(stream)
+            self._overlapped = False
             for tensor in result:
                 tensor.record_stream(torch.cuda.current_stream(kept.device))
             return result
 
         return Pending(finish)
+
+    def _follow_overlapped(self, device):
+        """What is enqueued next follows the exchanges of the other stream: calls of peers' memory are one after another."""
+        if self._overlapped:
+            torch.cuda.current_stream(device).wait_stream(self._side_stream(device))
+            self._overlapped = False
 
     def _side_stream(self, device):
         if not hasattr(self, "_stream"):

@@ -35,7 +35,7 @@ Status with_types(Dtype from, Dtype to, F f) {
       using From = Moved<decltype(from_type), decltype(to_type)>;
       using To = Moved<decltype(to_type), decltype(from_type)>;
       constexpr bool kOfFormat = std::is_same_v<From, Format> || std::is_same_v<To, Format>;
-      if constexpr (Map::template kTakes<Format, From, To> && (kPlain || kOfFormat)) {
+      if constexpr (Map::template takes<Format, From, To>() && (kPlain || kOfFormat)) {
         return f(From{}, To{});
       } else {
         return {StatusCode::kInternal, "a cache operation was asked for types that it does not have"};

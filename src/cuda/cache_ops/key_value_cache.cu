@@ -107,11 +107,13 @@ struct Move {
   Place from, to;
 };
 
-/// kTakes: the types that the operation is compiled for. near(): what a warp looks up once, for its first
+/// takes(): the types that the operation is compiled for. near(): what a warp looks up once, for its first
 /// token.
 struct AppendMap {
   template <class Format, class From, class To>
-  static constexpr bool kTakes = !kIsE4m3<From>;
+  static constexpr bool takes() {
+    return !kIsE4m3<From>;
+  }
   Integers slots;
   std::int64_t pages, page_size;
 
@@ -125,7 +127,9 @@ struct AppendMap {
 
 struct GatherMap {
   template <class Format, class From, class To>
-  static constexpr bool kTakes = !kIsE4m3<To>;
+  static constexpr bool takes() {
+    return !kIsE4m3<To>;
+  }
   PageTable table;
   std::int64_t pages, page_size;
 
@@ -140,7 +144,9 @@ struct GatherMap {
 /// The whole of a cache.
 struct ConvertMap {
   template <class Format, class From, class To>
-  static constexpr bool kTakes = true;
+  static constexpr bool takes() {
+    return true;
+  }
   std::int64_t page_size;
 
   __device__ __forceinline__ int near(std::int64_t) const { return 0; }

@@ -314,7 +314,8 @@ void add_plan(CLI::App& app, Action& action) {
   auto add = [&](const char* flag, int& value, const char* help, int most) {
     plan->add_option(flag, value, help)->check(CLI::Range(1, most))->capture_default_str();
   };
-  plan->add_option("--kernel", options->kernel, "Whose schedule; left out: the one that would be picked");
+  plan->add_option("--kernel", options->kernel, "Whose schedule; left out: the one that would be picked")
+      ->check(not_empty("kernel"));
   plan->add_option("--backend", options->backend,
                    "Whose kernels may be picked; left out: the kernel's, or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}));
@@ -323,7 +324,8 @@ void add_plan(CLI::App& app, Action& action) {
           "Multiprocessors or threads that share the work; left out: those of --gpu, or 132, as an H200 has")
       ->check(CLI::Range(1, 1 << 16));
   plan->add_option("--gpu", options->gpu,
-                   "Whose costs: H200 (as if left out), H100, H100 PCIe, H20, ... or a driver's name of it");
+                   "Whose costs: H200 (as if left out), H100, H100 PCIe, H20, ... or a driver's name of it")
+      ->check(not_empty("GPU"));
   add("--batch", options->batch, "Requests", 1 << 20);
   add("--tokens", options->mean_length, "Mean length, s_k", 1 << 30);
   plan->add_option("--lengths", options->distribution, "uniform, or normal with deviation s_k/2")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from . import _native
+from ._arguments import shown
 from ._errors import ArgumentTypeError, InvalidArgumentError
 from ._native import Plan, Problem, Step
 
@@ -26,6 +27,9 @@ __all__ = [
 
 _step = Step(stateless=True)
 _WRITTEN = ("out", "max_logits", "lse", "kv_cache", "key_cache", "value_cache", "to")  # by some operator
+_NUMBERS = {"v_dim": "an integer", "tokens": "an integer", "window": "an integer", "page_size": "an integer",
+            "extra_page_size": "an integer", "typical_tokens": "an integer", "calls_per_plan": "an integer",
+            "softmax_scale": "a number", "soft_cap": "a number"}
 _library = torch.library.Library("flashlatent", "DEF")
 _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=512, bool causal=False, "
            "Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
@@ -77,7 +81,11 @@ def _check_device(tensors):
 
 
 def _call(operator, *args, **options):
-    """Calls an operator; raises ArgumentTypeError for arguments that torch refuses."""
+    """Calls an operator; raises ArgumentTypeError for arguments that torch refuses, and True or False for numbers, which
+    it takes."""
+    for name, value in options.items():
+        if (value is True or value is False) and name in _NUMBERS:
+            raise ArgumentTypeError(f"{name} is {value}; {_NUMBERS[name]} is expected")
     try:
         return operator(*args, **options)
     except RuntimeError as error:
@@ -90,14 +98,16 @@ def _call(operator, *args, **options):
         text = str(error).partition("\n")[0]
         if not text.startswith(("flashlatent::", "Unknown keyword argument")):
             raise
-        raise ArgumentTypeError(_in_python(text)) from None
+        raise ArgumentTypeError(_in_python(text, options)) from None
 
 
-def _in_python(text):
+def _in_python(text, options):
     """torch's complaint about an operator's argument in the words of this package."""
     wrong = re.search(r"Expected a value of type '(.*)' for argument '(\w+)' but instead found type '(.*)'", text)
     if wrong:
         kind = wrong[1].replace("Optional[Tensor]", "Tensor or None")
+        if kind == "int":
+            return f"{wrong[2]} is {shown(options.get(wrong[2]))}; an integer of 64 bits is expected"
         return f"{wrong[2]} is a {wrong[3]}; a {kind} is expected"
     unknown = re.search(r"Unknown keyword argument '(\w+)' for operator 'flashlatent::(\w+)'", text)
     return f"{unknown[1]} is no argument of {unknown[2]}()" if unknown else text

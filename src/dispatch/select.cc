@@ -215,6 +215,18 @@ std::string explain(const std::vector<Candidate>& candidates) {
 
 namespace {
 
+/// All candidates of an executor that can run here, and the workers that they were asked for.
+struct Considered {
+  schedule::Workers workers;
+  std::vector<Candidate> list;
+};
+Result<Considered> consider(const DecodeProblem& problem, const Executor& executor, Purpose purpose) {
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(const schedule::Workers workers, workers_of(executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(std::vector<Candidate> list, candidates(problem, executor, workers, purpose));
+  return Considered{workers, std::move(list)};
+}
+
 /// The least size of a plan. Callers allocate for the largest batch, and smaller batches may have more parts;
 /// a plan of 144 parts with few requests fits into this.
 constexpr std::size_t kLeastPlanBytes = 8192;
@@ -253,18 +265,15 @@ Sizes sizes_of(const DecodeProblem& problem, const std::vector<Candidate>& candi
 }
 
 Result<Selection> select(const DecodeProblem& problem, const Executor& executor, Purpose purpose) {
-  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  Result<schedule::Workers> workers = workers_of(executor);
-  if (!workers.ok()) return workers.status();
-  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers, purpose);
-  if (!list.ok()) return list.status();
-  const Candidate* best = cheapest(*list);
-  if (best == nullptr) return none_takes(problem, *list);
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto considered, consider(problem, executor, purpose));
+  const auto& [workers, list] = considered;
+  const Candidate* best = cheapest(list);
+  if (best == nullptr) return none_takes(problem, list);
   Selection selection{
       .kernel = best->kernel, .geometry = best->geometry, .estimate = best->estimate, .prefix = best->prefix};
   if (purpose == Purpose::kTurns) return selection;
-  selection.packs = packs(problem, *best, *workers);
-  const Sizes sizes = sizes_of(problem, *list, *best);
+  selection.packs = packs(problem, *best, workers);
+  const Sizes sizes = sizes_of(problem, list, *best);
   selection.held_bytes = schedule::held_bytes(schedule::held_shape(problem));
   const auto with_held = [&](std::size_t bytes) {
     return selection.held_bytes == 0 ? bytes : (bytes + 15) / 16 * 16 + selection.held_bytes;
@@ -288,22 +297,19 @@ Result<const DecodeKernel*> kernel_of_call(const DecodeKernel& picked, const Dec
 }
 
 Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor) {
-  Result<Selection> selection = select(problem, executor);
-  if (!selection.ok()) return selection.status();
-  return std::string(selection->kernel->name);
+  FLASHLATENT_ASSIGN_OR_RETURN(const Selection selection, select(problem, executor));
+  return std::string(selection.kernel->name);
 }
 
 Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& problem, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  Result<schedule::Workers> workers = workers_of(executor);
-  if (!workers.ok()) return workers.status();
-  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
-  if (!list.ok()) return list.status();
-  if (cheapest(*list) == nullptr) return none_takes(problem, *list);
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto considered, consider(problem, executor, Purpose::kDecode));
+  const std::vector<Candidate>& list = considered.list;
+  const Candidate* best = cheapest(list);
+  if (best == nullptr) return none_takes(problem, list);
   std::vector<std::string> names;
-  for (const Candidate& candidate : *list) {
+  for (const Candidate& candidate : list) {
     const bool by_name = candidate.geometry.cost.per_call >= cost::kNever.per_call;
-    if (candidate.reason.empty() && (!by_name || &candidate == cheapest(*list))) {
+    if (candidate.reason.empty() && (!by_name || &candidate == best)) {
       names.emplace_back(candidate.kernel->name);
     }
   }
@@ -311,12 +317,8 @@ Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& proble
 }
 
 Result<std::string> explain_for(Purpose purpose, const DecodeProblem& problem, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  Result<schedule::Workers> workers = workers_of(executor);
-  if (!workers.ok()) return workers.status();
-  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers, purpose);
-  if (!list.ok()) return list.status();
-  return explain(*list);
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto considered, consider(problem, executor, purpose));
+  return explain(considered.list);
 }
 
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor) {

@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/common/launch.h"
 #include "flashlatent/tensor.h"
@@ -18,6 +19,24 @@ Status with_type(Dtype dtype, F f) {
   if (dtype == Dtype::kBF16) return f(__nv_bfloat16{});
   if (dtype == Dtype::kF16) return f(__half{});
   return f(Format{});
+}
+
+/// Calls `f` with values of both types, if `Map` is compiled for them. kPlain: also where neither is
+/// `Format`.
+template <class Format, class Map, bool kPlain, class F>
+Status with_types(Dtype from, Dtype to, F f) {
+  return with_type<Format>(from, [&](auto from_type) {
+    return with_type<Format>(to, [&](auto to_type) -> Status {
+      using From = decltype(from_type);
+      using To = decltype(to_type);
+      constexpr bool kOfFormat = std::is_same_v<From, Format> || std::is_same_v<To, Format>;
+      if constexpr (Map::template kTakes<Format, From, To> && (kPlain || kOfFormat)) {
+        return f(from_type, to_type);
+      } else {
+        return {StatusCode::kInternal, "a cache operation was asked for types that it does not have"};
+      }
+    });
+  });
 }
 
 /// Launches on the current device.

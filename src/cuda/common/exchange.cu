@@ -18,6 +18,8 @@
 
 namespace flashlatent::cuda {
 
+namespace exchanging {
+
 namespace {
 
 // Small: of a few rows as many multiprocessors as there are warps take part.
@@ -224,9 +226,12 @@ auto* kernel_for(int world) {
 
 }  // namespace
 
+}  // namespace exchanging
+
 Status exchange_combine(const Peers& peers, const ConstTensorView& partial_out,
                         const ConstTensorView& partial_lse, const ConstTensorView& attn_sink,
                         const TensorView& out, const TensorView& lse, const Executor& executor) {
+  using namespace exchanging;
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   FLASHLATENT_ASSIGN_OR_RETURN(int units, multiprocessors(executor.device));

@@ -17,6 +17,8 @@
 
 namespace flashlatent::cuda {
 
+namespace gathering {
+
 namespace {
 
 // Small: of a few rows as many multiprocessors as there are warps take part.
@@ -161,8 +163,11 @@ void copy_in_bytes(const ConstTensorView& view, std::int64_t (&strides)[3]) {
 
 }  // namespace
 
+}  // namespace gathering
+
 Status exchange_gather(const Peers& peers, const ConstTensorView& q, const TensorView& gathered,
                        const Executor& executor) {
+  using namespace gathering;
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   FLASHLATENT_ASSIGN_OR_RETURN(int units, multiprocessors(executor.device));

@@ -1,7 +1,6 @@
 #include "cuda/gqa_128/choice.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <span>
 
 #include "core/message.h"
@@ -74,7 +73,7 @@ using gqa_128::tile_rows_of;
 /// Query rows of a KV head. gqa_16 has up to 16 in a tile, and then reads tokens once (d up to 128).
 constexpr int kLeastRows = 17;
 constexpr std::int64_t kMostTiles = 1 << 22;
-constexpr cost::Costs kCost = cost::of(cost::Kernel::kPrefill, cost::Situation::kRows64);
+constexpr cost::Costs kCost = cost::of(cost::Kernel::kGqa128, cost::Situation::kRows64);
 
 int row_tiles_of(const DecodeProblem& problem) {
   const int rows = tile_rows_of(*key_of(problem));

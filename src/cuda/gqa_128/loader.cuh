@@ -58,8 +58,7 @@ class Loader {
       if (warp_ == 0) put(jobs.next(), slot, parity);
       ptx::wait(shared_.jobs_full[slot], parity);
       Job job = shared_.jobs[slot];
-      __syncwarp();
-      if (warp_ != 0 && lane_ == 0) ptx::arrive(shared_.jobs_empty[slot]);
+      if (warp_ != 0) ptx::arrive(shared_.jobs_empty[slot]);
       if (job.tile.rows == 0) return;
       if (warp_ == 1 && args_.query_boxes) ask_for_query(job, i % 2);
       if constexpr (Config::kShared) job.entries = shared_entries(args_, job);

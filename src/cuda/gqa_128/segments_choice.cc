@@ -31,7 +31,7 @@ int tile_rows_of(const DecodeProblem& problem) {
 /// The least time of a block of `block_tokens` tokens, however fast memory is.
 std::int32_t least_of_block(int dim, int block_tokens, const schedule::Workers& workers) {
   using enum cost::Situation;
-  constexpr cost::Kernel kKernel = cost::Kernel::kPaged128;
+  constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
   const cost::Costs costs = dim <= 64    ? cost::of(kKernel, kDim64)
                             : dim <= 128 ? cost::of(kKernel, kDim128)
                                          : cost::of(kKernel, kDim256);
@@ -44,7 +44,7 @@ std::int32_t least_of_block(int dim, int block_tokens, const schedule::Workers& 
 schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens,
                              const schedule::Workers& workers) {
   using enum cost::Situation;
-  constexpr cost::Kernel kKernel = cost::Kernel::kPaged128;
+  constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
   schedule::CostModel costs =
       cost::by_memory(cost::of(kKernel, kByMemory), 4.0 * block_tokens * problem.cache.qk_dim, workers);
   costs.per_block = std::max(costs.per_block, least_of_block(problem.cache.qk_dim, block_tokens, workers));
@@ -68,7 +68,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);
   g.cost = costs_of(problem, g.block_tokens, workers);
   schedule::set_workers(g, row_tiles_of(problem) * problem.cache.heads, workers);
-  constexpr cost::Costs kShares = cost::of(cost::Kernel::kPaged128, cost::Situation::kShares);
+  constexpr cost::Costs kShares = cost::of(cost::Kernel::kGqa128Split, cost::Situation::kShares);
   return schedule::with_shares_merged_in(g, kShares.on(workers).per_merge);
 }
 

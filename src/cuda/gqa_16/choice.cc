@@ -83,11 +83,11 @@ constexpr int kFixedSplitTokens = 2048;  // batch_invariant
 // Requests are few if each has this many parts or more: their merges run at the same time, and each part is
 // one or two segments.
 constexpr int kPartsOfFew = 4;
-constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory);
-constexpr cost::Costs kRows16 = cost::of(cost::Kernel::kPaged, cost::Situation::kRows16);
-constexpr cost::Costs kShares = cost::of(cost::Kernel::kPaged, cost::Situation::kShares);
-constexpr cost::Costs kQueryTokens = cost::of(cost::Kernel::kPaged, cost::Situation::kQueryTokens);
-constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kPaged, cost::Situation::kFewRequests);
+constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kGqa16, cost::Situation::kByMemory);
+constexpr cost::Costs kRows16 = cost::of(cost::Kernel::kGqa16, cost::Situation::kRows16);
+constexpr cost::Costs kShares = cost::of(cost::Kernel::kGqa16, cost::Situation::kShares);
+constexpr cost::Costs kQueryTokens = cost::of(cost::Kernel::kGqa16, cost::Situation::kQueryTokens);
+constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kGqa16, cost::Situation::kFewRequests);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   const auto& cache = problem.cache;

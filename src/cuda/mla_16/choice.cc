@@ -1,6 +1,5 @@
 #include "cuda/mla_16/choice.h"
 
-#include "core/message.h"
 #include "cost/table.h"
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/if_compiled.h"

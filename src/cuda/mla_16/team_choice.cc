@@ -1,5 +1,4 @@
 // mla_16 by teams, for calls too small to fill the device.
-#include "core/message.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/common/teams.h"
 #include "cuda/cuda_backend.h"

@@ -11,6 +11,8 @@
 
 namespace flashlatent::cuda {
 
+namespace planning_prefixes {
+
 namespace {
 
 constexpr int kThreads = 1024;
@@ -52,9 +54,12 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+}  // namespace planning_prefixes
+
 Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape,
                   std::span<const prefix::Group> groups, const std::int32_t* host_lengths,
                   const ConstTensorView& cache_seqlens, Memory plan, const Executor& executor, bool packs) {
+  using namespace planning_prefixes;
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   std::pmr::vector<std::int64_t> host(prefix::bytes(shape) / 8 + 1, scratch());

@@ -228,7 +228,8 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
   for (const Candidate& candidate : shown.candidates) {
     nlohmann::ordered_json row = {{"kernel", candidate.kernel->name}};
     if (candidate.reason.empty()) {
-      row["estimate_ms"] = ms_of(candidate.estimate);
+      row["estimate_ms"] = ms_of(candidate.times.equal);
+      row["varied_ms"] = ms_of(candidate.times.varied);
     } else {
       row["declines"] = candidate.reason;
     }
@@ -239,7 +240,7 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
           {"kernel", plan.kernel},
           {"partition", plan.partition},
           {"explain", explain(shown.candidates)},
-          {"estimate_ms", ms_of(cheapest(shown.candidates)->estimate)},
+          {"estimate_ms", ms_of(cheapest(shown.candidates)->times.equal)},
           {"costs",
            {{"per_block", costs.per_block},
             {"per_split", costs.per_split},

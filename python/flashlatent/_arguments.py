@@ -119,7 +119,11 @@ def _expected(name, annotation, value) -> Optional[str]:
 def shown(value):
     """A value in a message: numbers and short tuples as they are, arrays by their type."""
     short = isinstance(value, tuple) and len(value) <= 4 and all(isinstance(entry, (int, float)) for entry in value)
-    if value is None or isinstance(value, (bool, int, float)) or short or getattr(value, "shape", None) == ():
+    try:
+        short |= getattr(value, "shape", None) == ()
+    except RuntimeError:  # of a nested tensor
+        pass
+    if value is None or isinstance(value, (bool, int, float)) or short:
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:60]}..."
     if isinstance(value, str):

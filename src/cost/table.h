@@ -89,6 +89,17 @@ enum class Situation : std::uint8_t {
   kDim64,
   kDim128,
   kDim256,
+  // What calls take, for picks (cost/times.h). Plans are cut by the rows above.
+  kTimes,            ///< One row tile.
+  kTimesOfTiles,     ///< Several row tiles.
+  kTimesByTokens,    ///< As kTimes, with tokens copied one by one.
+  kTeamQueryTokens,  ///< Added for several query tokens of calls by teams.
+  kTimesRows8,       ///< Keys and values of one query token, in row tiles of at most 8 rows; likewise 16.
+  kTimesRows16,
+  kTimesQueryTokens8,  ///< The same of several query tokens.
+  kTimesQueryTokens16,
+  kTimesQueryTokensDim256,  ///< The same of heads of 256 elements and more than 4 rows.
+  kTimesDim64,              ///< As kDim64.
   // The planner's.
   kPacking,  ///< Packing requests into parts.
 };
@@ -109,6 +120,7 @@ struct Constants {
   std::int32_t block_streaming = 0;
   std::int32_t lone_request_merge = 0;
   std::int32_t per_member = 0;
+  std::int32_t lone_share = 0;  ///< A call in which each part has one share of one item, beside its blocks.
 };
 
 /// A row of the table. A situation has a row for each source, and a constant in one of them.

@@ -281,3 +281,30 @@ def test_prefill_and_merged_results_have_memory_of_their_own():
     parts, lses = np.zeros((3, 2, 1, 4, 8), np.float32), np.zeros((3, 2, 4, 1), np.float32)
     refused("out is .* overlaps partial_out", lambda: flashlatent.combine(parts, lses, out=parts[0]))
     refused("lse is .* overlaps partial_lse", lambda: flashlatent.combine(parts, lses, lse=lses[0]))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_torch_does_not_name():
+    torch = pytest.importorskip("torch")
+    import flashlatent.torch as operators
+
+    cache, table, begins = torch.zeros(2, 4, 1, 64).half(), torch.zeros(1, 2).int(), torch.tensor([0, 2]).int()
+    key_cache = torch.zeros(2, 4, 2, 64).half()
+    quantised = torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8)
+    parts = torch.zeros(2, 1, 1, 2, 8), torch.zeros(2, 1, 2, 1)
+    for match, call in [
+        ("partial_out is None; an array", lambda: operators.combine(None, parts[1])),
+        ("partial_out is \\(8,\\); 5 dimensions", lambda: operators.combine(parts[0][0, 0, 0, 0], parts[1])),
+        ("dtype is a layout; a torch.dtype", lambda: operators.combine(*parts, None, torch.strided)),
+        ("kv_cache is None; an array", lambda: operators.convert_cache(None, torch.float16)),
+        ("kv_cache is \\(\\); 4 dimensions", lambda: operators.convert_cache(torch.tensor(3.0), torch.float16)),
+        ("kv_cache is \\(2, 4\\); 4 dimensions", lambda: operators.gather_cache(cache[:, :, 0, 0], table, begins, 2)),
+        ("rows is -1; it must be from 0", lambda: operators.gather_cache(cache, table, begins, -1)),
+        ("kv_cache is torch.qint8 on cpu; plain", lambda: operators.gather_cache(quantised, table, begins, 2)),
+        ("value_cache is None; an array", lambda: operators.gather_kv(key_cache, None, table, begins, 2)),
+        ("key_cache is \\(64,\\); 4 or 5 dim", lambda: operators.gather_kv(key_cache[0, 0, 0], key_cache, table, begins, 2)),
+        ("key_cache is None; an array", lambda: operators.convert_kv(None, key_cache)),
+        ("layout is 'x'; separate and packed", lambda: operators.convert_kv(key_cache, key_cache, "x")),
+        ("q is None; an array", lambda: operators.decode(None, cache, table, begins[1:], softmax_scale=1)),
+    ]:
+        refused(match, call)

@@ -100,7 +100,7 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("kv_cache", kv_cache));
   const std::int64_t d_rope = rope.present() ? rope.shape[1] : 0;
   const bool aligned = in_vectors(latent) && in_vectors(kv_cache) && (d_rope == 0 || in_vectors(rope));
-  const AppendMap<HeadPages> map(latent, rope, slot_mapping, kv_cache);
+  const LatentAppend<HeadPages> map(latent, rope, slot_mapping, kv_cache);
   return move_all(map, latent.dtype, kv_cache.dtype, dims_of(latent.shape[1], d_rope, aligned),
                   slot_mapping.shape[0], executor);
 }
@@ -116,7 +116,7 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
   }
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("from", from));
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("to", to));
-  return move_all(ConvertMap<HeadPages>{HeadPages(from), HeadPages(to)}, from.dtype, to.dtype,
+  return move_all(LatentConvert<HeadPages>{HeadPages(from), HeadPages(to)}, from.dtype, to.dtype,
                   dims_of(from, in_vectors(from) && in_vectors(to)),
                   from.shape[0] * from.shape[1] * from.shape[2], executor);
 }
@@ -133,7 +133,7 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
   }
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("kv_cache", kv_cache));
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("out", out));
-  const GatherMap<HeadPages> map(kv_cache, PageTable(block_table, cu_seqlens, first_token), out);
+  const LatentGather<HeadPages> map(kv_cache, PageTable(block_table, cu_seqlens, first_token), out);
   return move_all(map, kv_cache.dtype, out.dtype, dims_of(kv_cache, in_vectors(kv_cache) && in_vectors(out)),
                   out.shape[0] * out.shape[1], executor);
 }

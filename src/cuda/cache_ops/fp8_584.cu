@@ -168,7 +168,7 @@ Status append_584(const ConstTensorView& latent, const ConstTensorView& rope,
                   const ConstTensorView& slot_mapping, const TensorView& kv_cache, const Executor& executor) {
   using namespace fp8_584_moves;
   FLASHLATENT_RETURN_IF_ERROR(check_584("kv_cache", kv_cache));
-  return move_tokens(AppendMap<Tokens>(latent, rope, slot_mapping, kv_cache), latent.dtype, kv_cache.dtype,
+  return move_tokens(LatentAppend<Tokens>(latent, rope, slot_mapping, kv_cache), latent.dtype, kv_cache.dtype,
                      in_vectors(latent) && in_vectors(rope), slot_mapping.shape[0], executor);
 }
 
@@ -177,7 +177,7 @@ Status convert_584(const ConstTensorView& from, const TensorView& to, const Exec
   FLASHLATENT_RETURN_IF_ERROR(check_584("from", from));
   FLASHLATENT_RETURN_IF_ERROR(check_584("to", to));
   const bool vectors = in_vectors(to.dtype == Dtype::kU8 ? from : ConstTensorView(to));
-  return move_tokens(ConvertMap<Tokens>{Tokens(from), Tokens(to)}, from.dtype, to.dtype, vectors,
+  return move_tokens(LatentConvert<Tokens>{Tokens(from), Tokens(to)}, from.dtype, to.dtype, vectors,
                      from.shape[0] * from.shape[1], executor);
 }
 
@@ -190,7 +190,7 @@ Status gather_584(const ConstTensorView& kv_cache, const ConstTensorView& block_
     return invalid_argument("out at ", out.data, " is ", to_string(ConstTensorView(out)),
                             "; the address and strides of fp8_584 rows must be multiples of 8 bytes");
   }
-  const GatherMap<Tokens> map(kv_cache, PageTable(block_table, cu_seqlens, first_token), out);
+  const LatentGather<Tokens> map(kv_cache, PageTable(block_table, cu_seqlens, first_token), out);
   return move_tokens(map, kv_cache.dtype, out.dtype, in_vectors(out), out.shape[0], executor);
 }
 

@@ -107,11 +107,13 @@ struct Move {
   Place from, to;
 };
 
-/// kTakes: the types that the operation is compiled for. near(): what a warp looks up once, for its first
+/// takes(): the types that the operation is compiled for. near(): what a warp looks up once, for its first
 /// token.
 struct AppendMap {
   template <class Format, class From, class To>
-  static constexpr bool kTakes = !kIsE4m3<From>;
+  static constexpr bool takes() {
+    return !kIsE4m3<From>;
+  }
   Integers slots;
   std::int64_t pages, page_size;
 
@@ -125,7 +127,9 @@ struct AppendMap {
 
 struct GatherMap {
   template <class Format, class From, class To>
-  static constexpr bool kTakes = !kIsE4m3<To>;
+  static constexpr bool takes() {
+    return !kIsE4m3<To>;
+  }
   PageTable table;
   std::int64_t pages, page_size;
 
@@ -140,7 +144,9 @@ struct GatherMap {
 /// The whole of a cache.
 struct ConvertMap {
   template <class Format, class From, class To>
-  static constexpr bool kTakes = true;
+  static constexpr bool takes() {
+    return true;
+  }
   std::int64_t page_size;
 
   __device__ __forceinline__ int near(std::int64_t) const { return 0; }
@@ -281,8 +287,9 @@ Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
   using namespace key_value_moves;
   const CacheShape shape(cache);
   const int chunk = chunk_of(cache.keys.dtype);
-  return move_all(AppendMap{Integers(slot_mapping), shape.pages, shape.page_size}, Pair(keys, values, chunk),
-                  keys.dtype, Pair(cache, chunk), cache.keys.dtype, shape, slot_mapping.shape[0], executor);
+  return move_all(key_value_moves::AppendMap{Integers(slot_mapping), shape.pages, shape.page_size},
+                  Pair(keys, values, chunk), keys.dtype, Pair(cache, chunk), cache.keys.dtype, shape,
+                  slot_mapping.shape[0], executor);
 }
 
 Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_table,
@@ -291,7 +298,8 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
   using namespace key_value_moves;
   const CacheShape shape(cache);
   const int chunk = chunk_of(keys.dtype);
-  return move_all(GatherMap{PageTable(block_table, cu_seqlens, first_token), shape.pages, shape.page_size},
+  return move_all(key_value_moves::GatherMap{PageTable(block_table, cu_seqlens, first_token), shape.pages,
+                                             shape.page_size},
                   Pair(cache, chunk), cache.keys.dtype, Pair(keys, values, chunk), keys.dtype, shape,
                   keys.shape[0], executor);
 }
@@ -300,8 +308,8 @@ Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const
   using namespace key_value_moves;
   const CacheShape shape(from);
   const int chunk = chunk_of(to.keys.dtype);
-  return move_all(ConvertMap{shape.page_size}, Pair(from, chunk), from.keys.dtype, Pair(to, chunk),
-                  to.keys.dtype, shape, shape.pages * shape.page_size, executor);
+  return move_all(key_value_moves::ConvertMap{shape.page_size}, Pair(from, chunk), from.keys.dtype,
+                  Pair(to, chunk), to.keys.dtype, shape, shape.pages * shape.page_size, executor);
 }
 
 }  // namespace flashlatent::cuda

@@ -68,13 +68,15 @@ struct HeadPages {
   __device__ __forceinline__ static void write_row(Move& move, std::uint8_t* row) { move.to = row; }
 };
 
-// kTakes: the types that an operation is compiled for, where `Format` stands for a cache's bytes. near():
+// takes(): the types that an operation is compiled for, where `Format` stands for a cache's bytes. near():
 // what a warp looks up once, for its first item.
 
 template <class Cache>
-struct AppendMap {
+struct LatentAppend {
   template <class Format, class From, class To>
-  static constexpr bool kTakes = !std::is_same_v<From, Format>;
+  static constexpr bool takes() {
+    return !std::is_same_v<From, Format>;
+  }
   const std::uint8_t* latent;
   const std::uint8_t* rope;                 // see Move
   std::int64_t latent_stride, rope_stride;  // bytes
@@ -82,8 +84,8 @@ struct AppendMap {
   Cache cache;
 
   /// `rope_of` may be absent.
-  AppendMap(const ConstTensorView& latent_of, const ConstTensorView& rope_of,
-            const ConstTensorView& slot_mapping, const ConstTensorView& kv_cache)
+  LatentAppend(const ConstTensorView& latent_of, const ConstTensorView& rope_of,
+               const ConstTensorView& slot_mapping, const ConstTensorView& kv_cache)
       : latent(static_cast<const std::uint8_t*>(latent_of.data)),
         rope(nullptr),
         latent_stride(latent_of.strides[0] * 2),
@@ -107,9 +109,11 @@ struct AppendMap {
 
 /// The whole of a cache.
 template <class Cache>
-struct ConvertMap {
+struct LatentConvert {
   template <class Format, class From, class To>
-  static constexpr bool kTakes = true;
+  static constexpr bool takes() {
+    return true;
+  }
   Cache from, to;
 
   __device__ __forceinline__ int near(std::int64_t) const { return 0; }
@@ -124,15 +128,17 @@ struct ConvertMap {
 };
 
 template <class Cache>
-struct GatherMap {
+struct LatentGather {
   template <class Format, class From, class To>
-  static constexpr bool kTakes = !std::is_same_v<To, Format> || std::is_same_v<From, To>;
+  static constexpr bool takes() {
+    return !std::is_same_v<To, Format> || std::is_same_v<From, To>;
+  }
   Cache cache;
   PageTable table;
   std::uint8_t* out;
   std::int64_t row_stride, head_stride;  // bytes
 
-  GatherMap(const ConstTensorView& kv_cache, const PageTable& pages, const TensorView& rows)
+  LatentGather(const ConstTensorView& kv_cache, const PageTable& pages, const TensorView& rows)
       : cache(kv_cache),
         table(pages),
         out(static_cast<std::uint8_t*>(rows.data)),

@@ -3,7 +3,6 @@
 
 #include <cuda_bf16.h>
 
-
 #include "core/e4m3_latent.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"

@@ -5,7 +5,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-
 #include "cuda/parts/arguments.h"
 
 namespace flashlatent::parts {

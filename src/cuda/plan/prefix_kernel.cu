@@ -74,7 +74,7 @@ Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape
   LaunchShape launch_shape;
   launch_shape.threads = kThreads;
   for (std::int32_t first = 0; first < all; first += kWords) {
-    Words words{first, std::min(kWords, all - first), head, {}};
+    planning_prefixes::Words words{first, std::min(kWords, all - first), head, {}};
     const std::int32_t from_head = std::clamp(head - first, 0, words.count);
     std::memcpy(words.values, reinterpret_cast<const std::int32_t*>(host.data()) + first,
                 from_head * sizeof(std::int32_t));

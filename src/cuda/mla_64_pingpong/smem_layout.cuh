@@ -16,6 +16,11 @@ namespace flashlatent::mla_64_pingpong {
 struct TeamMemory {
   ptx::Barrier received;  // what others send to this CTA (team.cuh)
 };
+/// Of a team of any size (any_team.cuh).
+struct AnyTeamMemory {
+  ptx::Barrier received;
+  uint2 routes[64];  // of each piece: where it goes, and the barrier that counts it
+};
 struct NoTeam {};
 struct NoMerge {};
 struct QueryMax {
@@ -67,7 +72,9 @@ struct alignas(1024) SharedMemory {
   parts::WorkQueue work;
   typename Config::Loader::Memory loader;
   std::conditional_t<Config::kWarpsWalk, Items<Config>, NoItems> items;
-  std::conditional_t<(Config::kTeam > 1), TeamMemory, NoTeam> team;
+  std::conditional_t<Config::kAtOnce, AnyTeamMemory,
+                     std::conditional_t<(Config::kTeam > 1), TeamMemory, NoTeam>>
+      team;
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
   std::conditional_t<Config::kUnits, QueryMax, NoQueryMax> query_max;
 };

@@ -6,54 +6,12 @@
 // All CTAs send, those without tokens zeros, so that each knows by shapes how many bytes it gets.
 #pragma once
 
+#include "cuda/mla_64_pingpong/kernel.cuh"
 #include "cuda/mla_64_pingpong/keys.h"
-#include "cuda/mla_64_pingpong/warpgroup.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/packed_row.cuh"
-#include "plan/shares.h"
-#include "plan/whole.h"
 
 namespace flashlatent::mla_64_pingpong {
-
-/// What this CTA has to do, as shapes say.
-struct TeamPart {
-  int size, rank;  // of the team, and this CTA in it
-  int begin, blocks;
-  parts::Work work;
-  int pieces;              // of all owners
-  int first, end;          // this owner's
-  int room;                // pieces for which an owner has a place
-  std::uint32_t expected;  // bytes that this CTA gets
-
-  __device__ __forceinline__ explicit TeamPart(const parts::DecodeArguments& args)
-      : size(args.geometry.team), rank(ptx::rank_in_cluster()) {
-    const schedule::Geometry& g = args.geometry;
-    const int team = blockIdx.x / static_cast<unsigned>(size);
-    const schedule::Cut cut = schedule::whole_cut(g, args.lanes.quotient(team));
-    work.tile = parts::row_tile(args, cut.request, cut.round, args.lanes.remainder(team));
-    const int all = schedule::max_blocks(g);
-    begin = schedule::share_begin(all, size, rank);
-    blocks = schedule::share_begin(all, size, rank + 1) - begin;
-    pieces = (work.tile.rows + 7) / 8 * kPiecesOfEight;
-    room = (pieces + size - 1) / size;
-    first = first_of(rank);
-    end = first_of(rank + 1);
-    const int groups = first < end ? (end - 1) / kPiecesOfGroup - first / kPiecesOfGroup + 1 : 0;
-    expected = size * ((end - first) * kPieceBytes + groups * 8 * static_cast<int>(sizeof(float4)));
-    work.segment = {cut.round, cut.request, 0, 0, 0, -1};
-  }
-
-  static constexpr int kPieceBytes = 1024;  // 8 rows of 64 columns in fp16
-  static constexpr int kPiecesOfEight = 8;  // of 512 columns
-  static constexpr int kPiecesOfGroup = 4;  // of a warpgroup's half of them
-
-  __device__ __forceinline__ int first_of(int owner) const {
-    return schedule::share_begin(pieces, size, owner);
-  }
-  __device__ __forceinline__ int owner_of(int piece) const {
-    return static_cast<int>(static_cast<unsigned>((piece + 1) * size - 1) / static_cast<unsigned>(pieces));
-  }
-};
 
 template <class Config>
 class AnyTeamWarpgroup : public Warpgroup<Config> {
@@ -69,18 +27,19 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
   /// By one thread a piece, before the launch before is done: where a piece goes.
   __device__ __forceinline__ static void route(SharedMemory<Config>& shared, const TeamPart& part,
                                                int piece) {
-    if (piece >= part.pieces) return;
-    const int owner = part.owner_of(piece);
+    if (piece >= part.pieces || part.size == 1) return;
+    const int owner = SmallDivisor(part.pieces).quotient((piece + 1) * part.size - 1);
     const int slot = part.rank * part.room + piece - part.first_of(owner);
     shared.team.routes[piece] = {ptx::address_in(owner, incoming(shared) + slot),
                                  ptx::address_in(owner, &shared.team.received)};
   }
 
   /// The team's result of its only segment.
-  __device__ __forceinline__ void finish() {
+  __device__ __forceinline__ void finish(const parts::Work& work) {
+    if (part_.size == 1) return finish_alone(work);
     __syncwarp();
     ptx::cluster_arrive();  // this CTA has read its blocks
-    const auto& row_sum = this->add_up_rows(part_.work);
+    const auto& row_sum = this->add_up_rows(work);
     ptx::cluster_wait();
     send(row_sum);
     receive();
@@ -109,26 +68,42 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
     return reinterpret_cast<Statistics*>(incoming(shared_) + kMostPieces) + rank * kGroups + group;
   }
 
+  /// A CTA alone writes what it has.
+  __device__ __forceinline__ void finish_alone(const parts::Work& work) {
+    const auto& row_sum = this->add_up_rows(work);
+    const parts::RowTile& tile = part_.tile;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int place = fragment_.row + 8 * half;
+      const int row = TeamPart::eight_of(thread_ / 32, half) * 8 + thread_ % 32 / 4;
+      const parts::RowScale scale =
+          parts::finish_row(half ? base_.high : base_.low, row_sum[0][place] + row_sum[1][place]);
+      const float sink = row < tile.rows ? parts::sink_of(args_.output, tile.head(args_.query, row)) : 0.0F;
+      const int column = me_ * Config::kHalfDim + fragment_.column;
+      parts::write_output<Element>(o_, row, half, scale, sink, args_, tile, column, column == 0);
+    }
+  }
+
   template <class Sums>
   __device__ __forceinline__ void send(const Sums& row_sum) const {
     const int lane = thread_ % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int eight = thread_ / 32 * 2 + half, group = 2 * eight + me_;
-      if (8 * eight >= part_.work.tile.rows) continue;
+      const int eight = TeamPart::eight_of(thread_ / 32, half), group = 2 * eight + me_;
+      if (8 * eight >= part_.tile.rows) return;
       const Row packed(o_, half, Row::quad_bound(o_, half));
-      const int row = fragment_.row + 8 * half;
+      const int place = fragment_.row + 8 * half;
       const float4 of_row =
-          make_float4(half ? base_.high : base_.low, row_sum[0][row] + row_sum[1][row], packed.unit, 0);
+          make_float4(half ? base_.high : base_.low, row_sum[0][place] + row_sum[1][place], packed.unit, 0);
       const std::uint32_t received = ptx::shared_address(&shared_.team.received);
-      const std::uint32_t place = ptx::shared_address(&(*statistics(part_.rank, group))[lane / 4]);
+      const std::uint32_t statistic = ptx::shared_address(&(*statistics(part_.rank, group))[lane / 4]);
       std::uint32_t told = 0;
 #pragma unroll
       for (int i = 0; i < TeamPart::kPiecesOfGroup; ++i) {
         const uint2 to = shared_.team.routes[TeamPart::kPiecesOfGroup * group + i];
         ptx::send(to.x + lane * 16, packed.packets[2 * i], to.y);
         ptx::send(to.x + 512 + lane * 16, packed.packets[2 * i + 1], to.y);
-        if (lane % 4 == 0 && to.y != told) ptx::send(place - received + to.y, of_row, to.y);
+        if (lane % 4 == 0 && to.y != told) ptx::send(statistic - received + to.y, of_row, to.y);
         told = to.y;
       }
     }
@@ -137,20 +112,21 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
   /// Where a row's 64 columns of a piece go.
   struct Place {
     Element* out;
+    float* lse;
     float sink;
     bool live;
   };
   __device__ __forceinline__ Place place_of(int piece) const {
     const int row = piece / TeamPart::kPiecesOfEight * 8 + thread_ % 32 / 4;
-    const parts::RowTile& tile = part_.work.tile;
+    const parts::RowTile& tile = part_.tile;
     const bool live = row < tile.rows;
     const int token = tile.token(args_.query, live ? row : 0), head = tile.head(args_.query, live ? row : 0);
     return {
         parts::output_row<Element>(args_.output, tile, head, token) + piece % TeamPart::kPiecesOfEight * 64,
-        parts::sink_of(args_.output, head), live};
+        parts::lse_place(args_.output, tile, head, token), parts::sink_of(args_.output, head), live};
   }
 
-  /// Waits for what is sent to this CTA, adds it up in the order of ranks, and writes it.
+  /// Waits for what is sent to this CTA, adds it up, and writes it.
   __device__ __forceinline__ void receive() const {
     int piece = part_.first + static_cast<int>(threadIdx.x) / 32;
     if (piece >= part_.end) return;
@@ -164,31 +140,66 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
     }
   }
 
-  __device__ __forceinline__ void add_up(int piece, const Place& place) const {
-    const int lane = thread_ % 32, group = piece / TeamPart::kPiecesOfGroup;
+  /// What the ranks' values of a row are multiplied by: a lane of the row's quad has ranks lane % 4 + {0, 4,
+  /// 8, 12}.
+  struct Weights {
+    float of[kMostTeam / 4];
+    parts::RowScale scale;
+  };
+  __device__ __forceinline__ Weights weights_of(int group) const {
+    const int lane = thread_ % 32;
     const Statistics* rows = statistics(0, group);
-    const auto of_rank = [&](int rank) { return rows[rank * kGroups][lane / 4]; };
+    float4 mine[kMostTeam / 4];
     float max = -INFINITY;
-#pragma unroll 4
-    for (int rank = 0; rank < part_.size; ++rank) max = fmaxf(max, of_rank(rank).x);
-    const float base = parts::finite_or_zero(max);
-    const Piece* from = incoming(shared_) + (piece - part_.first);
-    float sum = 0;
-    float x[2][8] = {};
-#pragma unroll 2
-    for (int rank = 0; rank < part_.size; ++rank, from += part_.room) {
-      const float4 of_row = of_rank(rank);
-      const float weight = parts::exp2_fast(of_row.x - base);
-      sum += of_row.y * weight;
-      parts::add_packet(x[0], (*from)[0][lane], weight * of_row.z);
-      parts::add_packet(x[1], (*from)[1][lane], weight * of_row.z);
+#pragma unroll
+    for (int i = 0; i < kMostTeam / 4; ++i) {
+      const int rank = lane % 4 + 4 * i;
+      mine[i] = rank < part_.size ? rows[rank * kGroups][lane / 4] : make_float4(-INFINITY, 0, 0, 0);
+      max = fmaxf(max, mine[i].x);
     }
-    const parts::RowScale scale = parts::finish_row(max, sum);
-    const int row = group / 2 * 8 + lane / 4;
+    max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 1));
+    max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 2));
+    const float base = parts::finite_or_zero(max);
+    Weights weights;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kMostTeam / 4; ++i) {
+      const float weight = parts::exp2_fast(mine[i].x - base);
+      sum += mine[i].y * weight;
+      weights.of[i] = weight * mine[i].z;
+    }
+    weights.scale = parts::finish_row(max, parts::quad_sum(sum));
+    return weights;
+  }
+
+  __device__ __forceinline__ void add_up(int piece, const Place& place) const {
+    const int lane = thread_ % 32;
+    Weights weights = weights_of(piece / TeamPart::kPiecesOfGroup);
+    const Piece* from = incoming(shared_) + (piece - part_.first);
+    float x[2][8] = {};
+#pragma unroll 1
+    for (int left = part_.size; left > 0; left -= 4) {
+      uint4 packets[4][2];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        packets[i][0] = (*from)[0][lane];
+        packets[i][1] = (*from)[1][lane];
+        if (i < 3 && i + 1 < left) from += part_.room;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float weight = __shfl_sync(0xffffffff, weights.of[0], lane / 4 * 4 + i);
+        if (i >= left) continue;
+        parts::add_packet(x[0], packets[i][0], weight);
+        parts::add_packet(x[1], packets[i][1], weight);
+      }
+      from += part_.room;
+#pragma unroll
+      for (int i = 0; i < kMostTeam / 4 - 1; ++i) weights.of[i] = weights.of[i + 1];
+    }
+    const parts::RowScale& scale = weights.scale;
     if (piece % TeamPart::kPiecesOfEight == 0 && lane % 4 == 0 && place.live) {
-      const parts::RowTile& tile = part_.work.tile;
-      parts::write_lse(args_.output, tile, tile.head(args_.query, row), tile.token(args_.query, row),
-                       scale.lse);
+      *place.lse = parts::final_lse(args_.output.empty_lse, scale.lse);
     }
     const float factor = args_.output.sink == nullptr
                              ? scale.factor
@@ -208,6 +219,44 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
   const TeamPart& part_;
 };
 
+/// Q of a tile whose rows are in line, by warps 8 to 15, one eight of rows each.
+template <class Config>
+__device__ __forceinline__ void copy_eight(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                           const CUtensorMap& map, const parts::RowTile& tile) {
+  const int eight = static_cast<int>(threadIdx.x - Config::kComputeThreads) / 32;
+  if (eight < 0 || 8 * eight >= tile.rows || !args.query.rows_in_line) return;
+  if (ptx::elect_one()) {
+    const parts::RowsInLine rows = tile.in_line<Config::kTokens>(args.query);
+#pragma unroll 1
+    for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
+      ptx::copy_box(shared.q[chunk].bytes + TeamPart::place_of_eight(eight) * 8 * parts::kRowBytes, map,
+                    chunk * 64, rows.first + 8 * eight, 0, rows.request, shared.q_full);
+    }
+  }
+  __syncwarp();
+}
+
+/// Q of any other tile, by the same warps.
+template <class Config>
+__device__ __forceinline__ void load_rows(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                          const parts::RowTile& tile) {
+  constexpr int kUnits = Config::kQkDim / 8;  // of a row, 16 bytes each
+  const int thread = threadIdx.x - Config::kComputeThreads;
+#pragma unroll 1
+  for (int i = thread; i < tile.rows * kUnits; i += Config::kLoaderThreads) {
+    const int row = i / kUnits, unit = i % kUnits;
+    const auto* from =
+        reinterpret_cast<const uint4*>(parts::query_row<typename Config::Element>(args.query, tile, row));
+    const int place = TeamPart::place_of_eight(row / 8) * 8 + row % 8;
+    *reinterpret_cast<uint4*>(shared.q[unit / 8].bytes + parts::unit_offset(place, unit % 8)) =
+        __ldg(from + unit);
+  }
+  ptx::fence_for_async_proxy();
+  constexpr int kLoaders = 1;  // a named barrier
+  ptx::named_sync(kLoaders, Config::kLoaderThreads);
+  if (thread == 0) ptx::arrive(shared.q_full);
+}
+
 /// All of a CTA.
 template <class Config>
 __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
@@ -217,26 +266,47 @@ __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
   static_assert(Config::kTeam == kMostTeam && Config::Loader::kMostBlocks == kMostTeamBlocks &&
                 Config::kVDim == 512);
   static_assert(Config::kThreads == Config::Loader::kArrivals);
-  TeamPart part(args);
-  typename Config::Loader loader(args, part.work.tile, part.begin, part.blocks);
-  if (threadIdx.x == 0) ptx::arrive_expecting(shared.team.received, part.expected);
-  // Computing threads see it once a tile is full, for which all threads arrive.
-  constexpr int kRoutes = sizeof(shared.team.routes) / sizeof(uint2);
+  const TeamPart part(args);
+  typename Config::Loader loader(args, part.tile, part.begin, part.blocks);
+  if (threadIdx.x == 0) {
+    shared.team.part = part;  // and not in registers
+    ptx::arrive_expecting(shared.team.received, part.piece_bytes);
+  }
+  if (threadIdx.x == 32 && args.query.rows_in_line) {
+    ptx::arrive_expecting(shared.q_full,
+                          (part.tile.rows + 7) / 8 * 8 * Config::kQkDim * sizeof(__nv_bfloat16));
+  }
   if (const int piece = static_cast<int>(threadIdx.x) - Config::kComputeThreads;
-      piece >= 0 && piece < kRoutes) {
+      piece >= 0 && piece < TeamPart::kMostPieces) {
     Warpgroup::route(shared, part, piece);
   }
+  __syncthreads();
+  const TeamPart& kept = shared.team.part;
   parts::wait_for_launch_before();
-  if (args.query.rows_in_line && threadIdx.x / 32 == Config::kThreads / 32 - 1 && ptx::elect_one()) {
-    copy_query(shared, args, query_map, part.work.tile);
+  const int blocks =
+      loader.load(shared.kv, shared.state, [&] { copy_eight(shared, args, query_map, kept.tile); });
+  if (threadIdx.x >= Config::kComputeThreads) {
+    if (!args.query.rows_in_line) load_rows(shared, args, kept.tile);
+    return ptx::give_registers<Config::kRegisters.load>();
   }
-  __syncwarp();
-  part.work.segment.block_end = loader.load(shared.kv, shared.state);
-  if (threadIdx.x >= Config::kComputeThreads) return ptx::give_registers<Config::kRegisters.load>();
   ptx::take_registers<Config::kRegisters.compute>();
-  Warpgroup warpgroup(shared, args, query_map, threadIdx.x / 128, part);
-  warpgroup.attend(part.work);
-  warpgroup.finish();
+  Warpgroup warpgroup(shared, args, query_map, threadIdx.x / 128, kept);
+  const parts::Work work = {{0, kept.item, 0, 0, blocks, -1}, kept.tile};
+  warpgroup.attend(work);
+  warpgroup.finish(work);
+}
+
+/// No role loads.
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    team_kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap,
+                const __grid_constant__ CUtensorMap query_map) {
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
+  static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  if (threadIdx.x == Config::kComputeThreads && args.query.rows_in_line) ptx::prefetch_map(query_map);
+  set_up<Config>(shared);
+  attend_in_team<Config>(shared, args, query_map);
 }
 
 }  // namespace flashlatent::mla_64_pingpong

@@ -1,3 +1,4 @@
+#include "cuda/mla_64_pingpong/any_team.cuh"
 #include "cuda/mla_64_pingpong/instance.cuh"
 #include "cuda/parts/fp8_584_at_once.cuh"
 
@@ -13,6 +14,6 @@ constinit const std::array<cuda::DenseInstance, kAnyTeamKeys.size()> kAnyTeams =
     kAnyTeamKeys, std::array<cuda::DenseInstance, kAnyTeamKeys.size()>{
                       {{any_team_key(),
                         cuda::compiled_kernel<team_kernel<AnyTeam>, AnyTeam, SharedMemory<AnyTeam>>(),
-                        {.query_rows = kTileRows}}}});
+                        {.query_rows = 8}}}});
 
 }  // namespace flashlatent::mla_64_pingpong

@@ -3,7 +3,6 @@
 // Two warpgroups that compute (warpgroup.cuh has how they share the work), one or two that load.
 #pragma once
 
-#include "cuda/mla_64_pingpong/any_team.cuh"
 #include "cuda/mla_64_pingpong/line.cuh"
 #include "cuda/mla_64_pingpong/share.cuh"
 #include "cuda/mla_64_pingpong/team.cuh"
@@ -112,19 +111,6 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     __syncwarp();
     ptx::cluster_sync();  // until then the other CTA may arrive here
   }
-}
-
-/// A team of any size (any_team.cuh); no role loads.
-template <class Config>
-__global__ void __launch_bounds__(Config::kThreads, 1)
-    team_kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap,
-                const __grid_constant__ CUtensorMap query_map) {
-  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
-  auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
-  static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
-  if (threadIdx.x == Config::kComputeThreads && args.query.rows_in_line) ptx::prefetch_map(query_map);
-  set_up<Config>(shared);
-  attend_in_team<Config>(shared, args, query_map);
 }
 
 }  // namespace flashlatent::mla_64_pingpong

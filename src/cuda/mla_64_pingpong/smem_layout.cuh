@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "cuda/mla_64_pingpong/config.h"
+#include "cuda/mla_64_pingpong/team_part.cuh"
 #include "cuda/parts/listed_items.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/shared_max.cuh"
@@ -19,7 +20,8 @@ struct TeamMemory {
 /// Of a team of any size (any_team.cuh).
 struct AnyTeamMemory {
   ptx::Barrier received;
-  uint2 routes[64];  // of each piece: where it goes, and the barrier that counts it
+  TeamPart part;
+  uint2 routes[TeamPart::kMostPieces];  // of each piece: where it goes, and the barrier that counts it
 };
 struct NoTeam {};
 struct NoMerge {};

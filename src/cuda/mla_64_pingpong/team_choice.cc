@@ -32,17 +32,13 @@ constexpr int over(int x, int y) {
   return (x + y - 1) / y;
 }
 
-/// Teams that are resident at the same time, at least. A cluster lies within a GPC, and what is known of GPCs
-/// is how many multiprocessors all have: an H200's have 16 or 18 each, but one may have 8.
+/// Teams of 1, 2, ... CTAs that are resident at the same time on an H200, as cudaOccupancyMaxActiveClusters()
+/// says. A cluster lies within a GPC.
+constexpr int kResident[kMostTeam] = {132, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7};
+constexpr int kWorkersOfH200 = 132;
+
 int resident_teams(int team, int workers) {
-  constexpr int kMostOfGpc = 18, kLeastOfGpc = 8;
-  const int gpcs = over(workers, kMostOfGpc);
-  const int pairs = workers / 2 / std::max(gpcs, 1), wider = gpcs == 0 ? 0 : workers / 2 % gpcs;
-  const int alike = wider * ((2 * pairs + 2) / team) + (gpcs - wider) * (2 * pairs / team);
-  const int left = std::max(workers - kLeastOfGpc, 0);
-  const int unlike = left / kMostOfGpc * (kMostOfGpc / team) + left % kMostOfGpc / team +
-                     (workers < kLeastOfGpc ? 0 : kLeastOfGpc / team);
-  return std::min(alike, unlike);
+  return std::int64_t{kResident[std::min(team, kMostTeam) - 1]} * workers / kWorkersOfH200;
 }
 
 int blocks_of(const DecodeProblem& problem) {
@@ -62,7 +58,9 @@ Cut cut_of(const DecodeProblem& problem, const schedule::Workers& workers, int r
   const int of_item = rows_of_item(problem);
   const std::int64_t tiles =
       std::int64_t{problem.query.batch} * problem.query.tokens * over(of_item, rows) * problem.cache.heads;
-  Cut cut = {.rows = rows, .team = std::max(over(blocks_of(problem), blocks_each), 1)};
+  Cut cut = {};
+  cut.rows = rows;
+  cut.team = std::max(over(blocks_of(problem), blocks_each), 1);
   cut.resident = cut.team <= kMostTeam && tiles <= resident_teams(cut.team, workers);
   cut.cost = kCost.on(workers);
   cut.cost.per_split += cut.cost.per_merge * std::min(rows, of_item) / kTileRows;

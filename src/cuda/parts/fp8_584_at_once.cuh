@@ -38,38 +38,42 @@ class Fp8_584AtOnce {
   /// is worked out.
   __device__ __forceinline__ Fp8_584AtOnce(const DecodeArguments& args, const RowTile& tile, int begin,
                                            int blocks)
-      : args_(args), blocks_(blocks) {
+      : args_(args), blocks_(blocks), dead_(pinned(reinterpret_cast<const std::uint8_t*>(kZeroRow))) {
     const int first_blocks = (args.geometry.list[0].reach + 63) / 64;
 #pragma unroll
     for (int i = 0; i < kMostBlocks; ++i) {
       const int block = begin + i;
       second_[i] = block >= first_blocks;
       start_[i] = (second_[i] ? block - first_blocks : block) * 64;
-      find_entry(i, tile);
-      find_count(i, tile);
+      find_cache(i);
     }
+    find_asked(tile);
   }
 
   /// All threads of the CTA, once. Returns the number of blocks; the last one is left out if lengths leave
-  /// nothing of it.
-  template <class Buffer, class State>
-  __device__ __forceinline__ int load(Buffer* buffers, State* states) {
+  /// nothing of it. Calls `meanwhile` while rows are under way.
+  template <class Buffer, class State, class Meanwhile>
+  __device__ __forceinline__ int load(Buffer* buffers, State* states, Meanwhile meanwhile) {
+    const int asked = __ldcg(asked_);
     int entries[kMostBlocks], counts[kMostBlocks];
 #pragma unroll
     for (int i = 0; i < kMostBlocks; ++i) {
-      entries[i] = __ldg(entries_[i]);
-      counts[i] = min(has_counts_[i] ? __ldcg(counts_[i]) : reach(i), reach(i));
+      entries[i] = __shfl_sync(0xffffffff, asked, i * kRows + lane() / 4);
+      const int count = __shfl_sync(0xffffffff, asked, kMostBlocks * kRows + i);
+      counts[i] = has_counts_[i] ? min(count, reach_[i]) : reach_[i];
     }
     const int blocks = blocks_ > 1 && start_[1] < counts[1] ? 2 : 1;
     Block block[kMostBlocks];
     ask(block[0], 0, entries[0], counts[0]);
     if (blocks > 1) ask(block[1], 1, entries[1], counts[1]);
+    meanwhile();
     convert(block[0], buffers[0].tiles, states[0]);
     if (blocks > 1) convert(block[1], buffers[1].tiles, states[1]);
     return blocks;
   }
 
  private:
+  static constexpr int kRows = 8;  // a warp's
   static constexpr int kPairsOfTiles = Rows::kTiles / 2;
   static_assert(Rows::kRopeTile == Rows::kTiles - 1 && Rows::kTiles % 2 == 0);
 
@@ -96,11 +100,8 @@ class Fp8_584AtOnce {
     return row() % 2;
   }
 
-  __device__ __forceinline__ int reach(int i) const {
-    return args_.geometry.list[second_[i]].reach;
-  }
-  __device__ __forceinline__ static const std::int32_t* zeros() {
-    return reinterpret_cast<const std::int32_t*>(kZeroRow);
+  __device__ __forceinline__ const std::int32_t* zeros() const {
+    return reinterpret_cast<const std::int32_t*>(dead_);
   }
   /// Worked out here, and not where it is read.
   template <class T>
@@ -109,34 +110,50 @@ class Fp8_584AtOnce {
     return x;
   }
 
-  /// The entry of this thread's row of block i, which is read before lengths are known: all columns of
-  /// indices may be.
-  __device__ __forceinline__ void find_entry(int i, const RowTile& tile) {
-    const ListedCache& of = args_.cache.listed[second_[i]];
-    const int token = start_[i] + row();
-    const std::int32_t* entries =
-        of.entries + tile.request * of.entries_stride + tile.first_token * of.entries_token_stride + token;
-    entries_[i] = pinned(i < blocks_ && token < reach(i) ? entries : zeros());
+  /// What a lane reads first, all with one load: entries of the warp's rows of both blocks, then the tokens
+  /// of the blocks' lists. So entries are read before lengths are known: all columns of indices may be.
+  __device__ __forceinline__ void find_asked(const RowTile& tile) {
+    const int i = lane() < kMostBlocks * kRows ? lane() / kRows : lane() % kMostBlocks;
+    const bool second = i == 0 ? second_[0] : second_[1];
+    const int token = (i == 0 ? start_[0] : start_[1]) + row() / kRows * kRows + lane() % kRows;
+    asked_ = zeros();
+    if (lane() < kMostBlocks * kRows) {
+      const ListedCache& of = args_.cache.listed[second];
+      if (i < blocks_ && token < args_.geometry.list[second].reach) {
+        asked_ = of.entries + tile.request * of.entries_stride + tile.first_token * of.entries_token_stride +
+                 token;
+      }
+    } else if (lane() < kMostBlocks * (kRows + 1)) {
+      const schedule::ListLengths& given = args_.cache.list_lengths.list[second];
+      if (given.lengths != nullptr) {
+        asked_ = given.lengths + tile.request * given.request_stride + tile.first_token * given.token_stride;
+      }
+    }
+    asked_ = pinned(asked_);
   }
-  /// The tokens of block i's list.
-  __device__ __forceinline__ void find_count(int i, const RowTile& tile) {
-    const schedule::ListLengths& given = args_.cache.list_lengths.list[second_[i]];
-    has_counts_[i] = given.lengths != nullptr;
-    counts_[i] = pinned(has_counts_[i] ? given.lengths + tile.request * given.request_stride +
-                                             tile.first_token * given.token_stride
-                                       : zeros());
+
+  /// What addresses in block i's cache follow from: a first read of a constant takes long.
+  __device__ __forceinline__ void find_cache(int i) {
+    const ListedCache& of = args_.cache.listed[second_[i]];
+    has_counts_[i] = args_.cache.list_lengths.list[second_[i]].lengths != nullptr;
+    reach_[i] = args_.geometry.list[second_[i]].reach;
+    data_[i] = pinned(of.data);
+    page_bytes_[i] = of.page_bytes;
+    page_size_[i] = of.page_size;
+    pages_[i] = of.pages;
+    asm volatile("" : "+l"(page_bytes_[i]), "+r"(pages_[i]), "+r"(reach_[i]));
+    asm volatile("" : "+r"(page_size_[i].value));
+    asm volatile("" : "+r"(page_size_[i].multiplier), "+r"(page_size_[i].shift));
   }
 
   /// Asks for this thread's bytes of a block.
   __device__ __forceinline__ void ask(Block& block, int i, int entry, int count) const {
-    const ListedCache& of = args_.cache.listed[second_[i]];
-    const int page = of.page_size.quotient(entry), in_page = of.page_size.remainder(entry);
-    const bool live = entry >= 0 && start_[i] + row() < count && page < of.pages;
-    const std::uint8_t* data = of.data + page * of.page_bytes + in_page * of.token_bytes;
-    const std::uint8_t* scales = data + Rows::scales_offset(of.page_size.value, in_page);
-    const auto* dead = reinterpret_cast<const std::uint8_t*>(kZeroRow);
-    data = live ? data : dead;
-    scales = live ? scales : dead;
+    const int page = page_size_[i].quotient(entry), in_page = page_size_[i].remainder(entry);
+    const bool live = entry >= 0 && start_[i] + row() < count && page < pages_[i];
+    const std::uint8_t* data = data_[i] + page * page_bytes_[i] + in_page * Rows::kDataBytes;
+    const std::uint8_t* scales = data + Rows::scales_offset(page_size_[i].value, in_page);
+    data = live ? data : dead_;
+    scales = live ? scales : dead_;
     block.live = __ballot_sync(0xffffffff, __shfl_sync(0xffffffff, live, lane() % 8 * 4)) & 0xFF;
     data += lane() % 4 * 16 + (is_odd() ? 64 : 0);
     constexpr int kLast = kPairsOfTiles - 1;
@@ -186,11 +203,16 @@ class Fp8_584AtOnce {
 
   const DecodeArguments& args_;
   const int blocks_;
-  bool second_[kMostBlocks];  // is the block of the second list?
-  int start_[kMostBlocks];    // its first token there
-  const std::int32_t* entries_[kMostBlocks];
-  const std::int32_t* counts_[kMostBlocks];
+  bool second_[kMostBlocks];   // is the block of the second list?
+  int start_[kMostBlocks];     // its first token there
+  const std::int32_t* asked_;  // find_asked()
   bool has_counts_[kMostBlocks];
+  int reach_[kMostBlocks];          // the most tokens of its list
+  const std::uint8_t* const dead_;  // a row of zeros
+  const std::uint8_t* data_[kMostBlocks];
+  std::int64_t page_bytes_[kMostBlocks];
+  int pages_[kMostBlocks];
+  Divisor page_size_[kMostBlocks];
 };
 
 }  // namespace flashlatent::parts

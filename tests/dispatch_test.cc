@@ -599,7 +599,7 @@ TEST(Dispatch, KernelsOfCudaCanBeChosenInEveryBuild) {
         << kernel.name;
     of_cuda += kernel.backend == Backend::kCuda ? 1 : 0;
   }
-  EXPECT_EQ(of_cuda, 14);
+  EXPECT_EQ(of_cuda, 15);
   if (FLASHLATENT_WITH_CUDA) return;
   Executor executor;
   executor.backend = Backend::kCuda;

@@ -223,8 +223,9 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
 template <class Config>
 __device__ __forceinline__ void copy_eight(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                            const CUtensorMap& map, const parts::RowTile& tile) {
-  const int eight = static_cast<int>(threadIdx.x - Config::kComputeThreads) / 32;
-  if (eight < 0 || 8 * eight >= tile.rows || !args.query.rows_in_line) return;
+  if (threadIdx.x < Config::kComputeThreads || !args.query.rows_in_line) return;
+  const int eight = (threadIdx.x - Config::kComputeThreads) / 32;
+  if (8 * eight >= tile.rows) return;
   if (ptx::elect_one()) {
     const parts::RowsInLine rows = tile.in_line<Config::kTokens>(args.query);
 #pragma unroll 1

@@ -74,10 +74,9 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
     const parts::RowTile& tile = part_.tile;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int place = fragment_.row + 8 * half;
-      const int row = TeamPart::eight_of(thread_ / 32, half) * 8 + thread_ % 32 / 4;
+      const int row = fragment_.row + 8 * half;
       const parts::RowScale scale =
-          parts::finish_row(half ? base_.high : base_.low, row_sum[0][place] + row_sum[1][place]);
+          parts::finish_row(half ? base_.high : base_.low, row_sum[0][row] + row_sum[1][row]);
       const float sink = row < tile.rows ? parts::sink_of(args_.output, tile.head(args_.query, row)) : 0.0F;
       const int column = me_ * Config::kHalfDim + fragment_.column;
       parts::write_output<Element>(o_, row, half, scale, sink, args_, tile, column, column == 0);
@@ -89,12 +88,12 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
     const int lane = thread_ % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int eight = TeamPart::eight_of(thread_ / 32, half), group = 2 * eight + me_;
+      const int eight = thread_ / 32 * 2 + half, group = 2 * eight + me_;
       if (8 * eight >= part_.tile.rows) return;
       const Row packed(o_, half, Row::quad_bound(o_, half));
-      const int place = fragment_.row + 8 * half;
+      const int row = fragment_.row + 8 * half;
       const float4 of_row =
-          make_float4(half ? base_.high : base_.low, row_sum[0][place] + row_sum[1][place], packed.unit, 0);
+          make_float4(half ? base_.high : base_.low, row_sum[0][row] + row_sum[1][row], packed.unit, 0);
       const std::uint32_t received = ptx::shared_address(&shared_.team.received);
       const std::uint32_t statistic = ptx::shared_address(&(*statistics(part_.rank, group))[lane / 4]);
       std::uint32_t told = 0;
@@ -126,7 +125,7 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
         parts::lse_place(args_.output, tile, head, token), parts::sink_of(args_.output, head), live};
   }
 
-  /// Waits for what is sent to this CTA, adds it up, and writes it.
+  /// Waits for what is sent to this CTA, adds it up in the order of ranks, and writes it.
   __device__ __forceinline__ void receive() const {
     int piece = part_.first + static_cast<int>(threadIdx.x) / 32;
     if (piece >= part_.end) return;
@@ -140,64 +139,26 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
     }
   }
 
-  /// What the ranks' values of a row are multiplied by: a lane of the row's quad has ranks lane % 4 + {0, 4,
-  /// 8, 12}.
-  struct Weights {
-    float of[kMostTeam / 4];
-    parts::RowScale scale;
-  };
-  __device__ __forceinline__ Weights weights_of(int group) const {
-    const int lane = thread_ % 32;
-    const Statistics* rows = statistics(0, group);
-    float4 mine[kMostTeam / 4];
-    float max = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < kMostTeam / 4; ++i) {
-      const int rank = lane % 4 + 4 * i;
-      mine[i] = rank < part_.size ? rows[rank * kGroups][lane / 4] : make_float4(-INFINITY, 0, 0, 0);
-      max = fmaxf(max, mine[i].x);
-    }
-    max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 1));
-    max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 2));
-    const float base = parts::finite_or_zero(max);
-    Weights weights;
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < kMostTeam / 4; ++i) {
-      const float weight = parts::exp2_fast(mine[i].x - base);
-      sum += mine[i].y * weight;
-      weights.of[i] = weight * mine[i].z;
-    }
-    weights.scale = parts::finish_row(max, parts::quad_sum(sum));
-    return weights;
-  }
-
   __device__ __forceinline__ void add_up(int piece, const Place& place) const {
-    const int lane = thread_ % 32;
-    Weights weights = weights_of(piece / TeamPart::kPiecesOfGroup);
+    const int lane = thread_ % 32, group = piece / TeamPart::kPiecesOfGroup;
+    const Statistics* rows = statistics(0, group);
+    const auto of_rank = [&](int rank) { return rows[rank * kGroups][lane / 4]; };
+    float max = -INFINITY;
+#pragma unroll 4
+    for (int rank = 0; rank < part_.size; ++rank) max = fmaxf(max, of_rank(rank).x);
+    const float base = parts::finite_or_zero(max);
     const Piece* from = incoming(shared_) + (piece - part_.first);
+    float sum = 0;
     float x[2][8] = {};
-#pragma unroll 1
-    for (int left = part_.size; left > 0; left -= 4) {
-      uint4 packets[4][2];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        packets[i][0] = (*from)[0][lane];
-        packets[i][1] = (*from)[1][lane];
-        if (i < 3 && i + 1 < left) from += part_.room;
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float weight = __shfl_sync(0xffffffff, weights.of[0], lane / 4 * 4 + i);
-        if (i >= left) continue;
-        parts::add_packet(x[0], packets[i][0], weight);
-        parts::add_packet(x[1], packets[i][1], weight);
-      }
-      from += part_.room;
-#pragma unroll
-      for (int i = 0; i < kMostTeam / 4 - 1; ++i) weights.of[i] = weights.of[i + 1];
+#pragma unroll 2
+    for (int rank = 0; rank < part_.size; ++rank, from += part_.room) {
+      const float4 of_row = of_rank(rank);
+      const float weight = parts::exp2_fast(of_row.x - base);
+      sum += of_row.y * weight;
+      parts::add_packet(x[0], (*from)[0][lane], weight * of_row.z);
+      parts::add_packet(x[1], (*from)[1][lane], weight * of_row.z);
     }
-    const parts::RowScale& scale = weights.scale;
+    const parts::RowScale scale = parts::finish_row(max, sum);
     if (piece % TeamPart::kPiecesOfEight == 0 && lane % 4 == 0 && place.live) {
       *place.lse = parts::final_lse(args_.output.empty_lse, scale.lse);
     }
@@ -219,25 +180,7 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
   const TeamPart& part_;
 };
 
-/// Q of a tile whose rows are in line, by warps 8 to 15, one eight of rows each.
-template <class Config>
-__device__ __forceinline__ void copy_eight(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                           const CUtensorMap& map, const parts::RowTile& tile) {
-  if (threadIdx.x < Config::kComputeThreads || !args.query.rows_in_line) return;
-  const int eight = (threadIdx.x - Config::kComputeThreads) / 32;
-  if (8 * eight >= tile.rows) return;
-  if (ptx::elect_one()) {
-    const parts::RowsInLine rows = tile.in_line<Config::kTokens>(args.query);
-#pragma unroll 1
-    for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
-      ptx::copy_box(shared.q[chunk].bytes + TeamPart::place_of_eight(eight) * 8 * parts::kRowBytes, map,
-                    chunk * 64, rows.first + 8 * eight, 0, rows.request, shared.q_full);
-    }
-  }
-  __syncwarp();
-}
-
-/// Q of any other tile, by the same warps.
+/// Q of a tile whose rows are not in line, by warps 8 to 15.
 template <class Config>
 __device__ __forceinline__ void load_rows(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                           const parts::RowTile& tile) {
@@ -248,8 +191,7 @@ __device__ __forceinline__ void load_rows(SharedMemory<Config>& shared, const pa
     const int row = i / kUnits, unit = i % kUnits;
     const auto* from =
         reinterpret_cast<const uint4*>(parts::query_row<typename Config::Element>(args.query, tile, row));
-    const int place = TeamPart::place_of_eight(row / 8) * 8 + row % 8;
-    *reinterpret_cast<uint4*>(shared.q[unit / 8].bytes + parts::unit_offset(place, unit % 8)) =
+    *reinterpret_cast<uint4*>(shared.q[unit / 8].bytes + parts::unit_offset(row, unit % 8)) =
         __ldg(from + unit);
   }
   ptx::fence_for_async_proxy();
@@ -273,10 +215,6 @@ __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
     shared.team.part = part;  // and not in registers
     ptx::arrive_expecting(shared.team.received, part.piece_bytes);
   }
-  if (threadIdx.x == 32 && args.query.rows_in_line) {
-    ptx::arrive_expecting(shared.q_full,
-                          (part.tile.rows + 7) / 8 * 8 * Config::kQkDim * sizeof(__nv_bfloat16));
-  }
   if (const int piece = static_cast<int>(threadIdx.x) - Config::kComputeThreads;
       piece >= 0 && piece < TeamPart::kMostPieces) {
     Warpgroup::route(shared, part, piece);
@@ -284,8 +222,11 @@ __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
   __syncthreads();
   const TeamPart& kept = shared.team.part;
   parts::wait_for_launch_before();
-  const int blocks =
-      loader.load(shared.kv, shared.state, [&] { copy_eight(shared, args, query_map, kept.tile); });
+  if (args.query.rows_in_line && threadIdx.x / 32 == Config::kThreads / 32 - 1 && ptx::elect_one()) {
+    copy_query(shared, args, query_map, kept.tile);
+  }
+  __syncwarp();
+  const int blocks = loader.load(shared.kv, shared.state);
   if (threadIdx.x >= Config::kComputeThreads) {
     if (!args.query.rows_in_line) load_rows(shared, args, kept.tile);
     return ptx::give_registers<Config::kRegisters.load>();

@@ -14,6 +14,6 @@ constinit const std::array<cuda::DenseInstance, kAnyTeamKeys.size()> kAnyTeams =
     kAnyTeamKeys, std::array<cuda::DenseInstance, kAnyTeamKeys.size()>{
                       {{any_team_key(),
                         cuda::compiled_kernel<team_kernel<AnyTeam>, AnyTeam, SharedMemory<AnyTeam>>(),
-                        {.query_rows = 8}}}});
+                        {.query_rows = kTileRows}}}});
 
 }  // namespace flashlatent::mla_64_pingpong

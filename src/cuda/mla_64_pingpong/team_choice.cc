@@ -22,7 +22,8 @@ using mla_64_pingpong::kMostTeam;
 using mla_64_pingpong::kMostTeamBlocks;
 using mla_64_pingpong::kTileRows;
 
-/// per_merge: what the exchange of kTileRows rows takes.
+/// per_merge: what the exchange of kTileRows rows takes. per_call: of calls whose CTAs are more than half of
+/// the multiprocessors.
 constexpr cost::Costs kCost = cost::of(Kernel::kMla64Team, Situation::kTeams);
 /// Query rows of a tile: with fewer there are more tiles, whose CTAs send less.
 constexpr int kRowsOfTiles[] = {kTileRows, kTileRows / 2, kTileRows / 4};
@@ -65,6 +66,7 @@ Cut cut_of(const DecodeProblem& problem, const schedule::Workers& workers, int r
   cut.cost = kCost.on(workers);
   cut.cost.per_split += cut.cost.per_merge * std::min(rows, of_item) / kTileRows;
   cut.cost.per_merge = 0;
+  if (2 * tiles * cut.team <= workers) cut.cost.per_call = 0;
   return cut;
 }
 
@@ -75,7 +77,7 @@ Cut best_cut(const DecodeProblem& problem, const schedule::Workers& workers) {
   for (int rows : kRowsOfTiles) {
     for (int each = 1; each <= kMostTeamBlocks; ++each) {
       const Cut cut = cut_of(problem, workers, rows, each);
-      const std::int32_t time = cut.cost.per_split + each * cut.cost.per_block;
+      const std::int32_t time = cut.cost.per_call + cut.cost.per_split + each * cut.cost.per_block;
       if (!cut.resident || (least > 0 && time >= least)) continue;
       best = cut;
       least = time;

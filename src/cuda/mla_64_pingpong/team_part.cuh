@@ -52,11 +52,6 @@ struct TeamPart {
   static constexpr int kPiecesOfGroup = 4;  // of a warpgroup's half of them
 
   __device__ __forceinline__ int first_of(int owner) const { return by_size.quotient(pieces * owner); }
-
-  /// Eights of rows are spread over a warpgroup's warps, of which each has 16 rows: of a few live ones each
-  /// warp then packs and sends some.
-  __device__ __forceinline__ static int place_of_eight(int eight) { return eight % 4 * 2 + eight / 4; }
-  __device__ __forceinline__ static int eight_of(int warp, int half) { return warp + 4 * half; }
 };
 
 }  // namespace flashlatent::mla_64_pingpong

@@ -51,9 +51,9 @@ class Fp8_584AtOnce {
   }
 
   /// All threads of the CTA, once. Returns the number of blocks; the last one is left out if lengths leave
-  /// nothing of it. Calls `meanwhile` while rows are under way.
-  template <class Buffer, class State, class Meanwhile>
-  __device__ __forceinline__ int load(Buffer* buffers, State* states, Meanwhile meanwhile) {
+  /// nothing of it.
+  template <class Buffer, class State>
+  __device__ __forceinline__ int load(Buffer* buffers, State* states) {
     const int asked = __ldcg(asked_);
     int entries[kMostBlocks], counts[kMostBlocks];
 #pragma unroll
@@ -66,7 +66,6 @@ class Fp8_584AtOnce {
     Block block[kMostBlocks];
     ask(block[0], 0, entries[0], counts[0]);
     if (blocks > 1) ask(block[1], 1, entries[1], counts[1]);
-    meanwhile();
     convert(block[0], buffers[0].tiles, states[0]);
     if (blocks > 1) convert(block[1], buffers[1].tiles, states[1]);
     return blocks;

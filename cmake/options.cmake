@@ -7,6 +7,13 @@ option(FLASHLATENT_BUILD_PYTHON "Build the Python package's extension (pip insta
 option(FLASHLATENT_FUZZ "Build the fuzz targets (clang)" OFF)
 option(FLASHLATENT_DEVICE_CHECKS "Check indices and bound waits inside kernels; slow" OFF)
 option(FLASHLATENT_STATIC_RUNTIME "Link programs so that they run on another machine" OFF)
+# Not beside ccache, which takes such compilations for uncacheable, nor in a CPU build, whose commands clang-tidy reads.
+find_program(FLASHLATENT_CCACHE ccache)
+set(precompile OFF)
+if(FLASHLATENT_CUDA AND NOT FLASHLATENT_CCACHE)
+  set(precompile ON)
+endif()
+option(FLASHLATENT_PRECOMPILE "Precompile the standard headers of the library's C++ files" ${precompile})
 set(FLASHLATENT_CUDA_ADVICE "configure with -DFLASHLATENT_CUDA=ON" CACHE INTERNAL
   "What a build without CUDA says to a caller who wants it")
 set(FLASHLATENT_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined")
@@ -17,7 +24,6 @@ endif()
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-find_program(FLASHLATENT_CCACHE ccache)
 if(FLASHLATENT_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${FLASHLATENT_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${FLASHLATENT_CCACHE})

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/divisor.h"
+#include "core/message.h"
 #include "core/validate.h"
 #include "flashlatent/flashlatent.h"
 
@@ -62,6 +63,16 @@ TEST(Result, HoldsAValueOrAStatus) {
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.status().code(), StatusCode::kExhausted);
   EXPECT_EQ(none.status().message(), "the pool is full");
+}
+
+TEST(Message, PiecesOfAnyType) {
+  const std::uint8_t small = 255;
+  EXPECT_EQ(message("a", std::string("b"), std::string_view("c"), 'd', true, small), "abcd1255");
+  EXPECT_EQ(message(std::numeric_limits<std::int64_t>::min(), " ", ~std::uint64_t{0}, " ", 7U, -7LL, 7ULL),
+            "-9223372036854775808 18446744073709551615 7-77");
+  EXPECT_EQ(message(1.0, " ", 0.1F, " ", 1234567.0, " ", 1e-7, " ", 2.0 / 3),
+            "1 0.1 1.23457e+06 1e-07 0.666667");
+  EXPECT_EQ(message(reinterpret_cast<const void*>(0xab0)), "0xab0");
 }
 
 TEST(Tensor, ContiguousStrides) {

@@ -79,7 +79,8 @@ TEST(TypicalTokens, DecideWhatIsChosen) {
           ASSERT_EQ(cheapest(list)->kernel, cheapest(shorter)->kernel) << to_string(hinted);
           for (std::size_t i = 0; i < list.size(); ++i) {
             if (!list[i].reason.empty()) continue;
-            ASSERT_EQ(list[i].estimate, shorter[i].estimate) << list[i].kernel->name << to_string(hinted);
+            ASSERT_EQ(list[i].times.equal, shorter[i].times.equal)
+                << list[i].kernel->name << to_string(hinted);
             ASSERT_EQ(list[i].geometry.partition, shorter[i].geometry.partition) << to_string(hinted);
             ASSERT_EQ(list[i].geometry.parts, shorter[i].geometry.parts) << to_string(hinted);
           }

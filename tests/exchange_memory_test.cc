@@ -1,8 +1,9 @@
-// What ranks that exchange rely on: where words are, which exchange it is, and that two parities are enough.
+// What ranks that exchange rely on: where words are, which call it is, and that two parities are enough.
 #include "core/exchange_memory.h"
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 #include <set>
 #include <vector>
@@ -12,16 +13,21 @@
 namespace flashlatent::exchange {
 namespace {
 
-TEST(ExchangeMemoryTest, WordsAreApartAndInside) {
+template <class Pack>
+class PackTest : public testing::Test {};
+using Packs = testing::Types<ResultPack, QueryPack>;
+TYPED_TEST_SUITE(PackTest, Packs);
+
+TYPED_TEST(PackTest, WordsAreApartAndInside) {
   for (int world : {2, 3, 16}) {
-    const Layout layout{world, 512, 3};
+    const Layout<TypeParam> layout{world, 32, 3 * TypeParam::kWords};
     for (int receiver : {0, 1, world - 1}) {
       std::set<std::size_t> places;
       for (int parity = 0; parity < 2; ++parity) {
         for (int sender = 0; sender < world; ++sender) {
           if (sender == receiver) continue;
           for (int pack = 0; pack < 3 * kGroup; ++pack) {
-            for (int i = 0; i < kPackWords; ++i) {
+            for (int i = 0; i < TypeParam::kWords; ++i) {
               const std::size_t place =
                   layout.word(parity, sender, receiver, pack) + std::size_t(i) * kGroup * kWordBytes;
               EXPECT_TRUE(places.insert(place / kWordBytes).second) << parity << " " << sender << " " << pack;
@@ -36,19 +42,57 @@ TEST(ExchangeMemoryTest, WordsAreApartAndInside) {
   }
 }
 
-TEST(ExchangeMemoryTest, BytesHaveRoomForTheRowsTheyAreFor) {
+TYPED_TEST(PackTest, BytesHaveRoomForTheRowsTheyAreFor) {
   for (int world : {2, 3, 8}) {
-    for (int v_dim : {8, 64, 72, 512}) {
+    for (int extent : {8, 64, 72, 512, 1152}) {
       for (int rows : {1, 31, 33, 4096}) {
-        const std::size_t bytes = exchange_bytes(rows, v_dim, world);
-        EXPECT_GE(layout_of(bytes, v_dim, world).rows(), static_cast<std::size_t>(rows));
-        EXPECT_LT(layout_of(bytes - 1, v_dim, world).groups, layout_of(bytes, v_dim, world).groups);
-        // Other shapes find their words by the same memory.
-        EXPECT_EQ(layout_of(bytes, 16, world).groups, layout_of(bytes, v_dim, world).groups);
+        const std::size_t bytes = layout_for<TypeParam>(rows, extent, world).bytes();
+        const auto layout = layout_of<TypeParam>(bytes, extent, world);
+        EXPECT_EQ(layout.bytes(), bytes);
+        EXPECT_GE(layout.rows(), static_cast<std::size_t>(rows));
+        const auto less = layout_of<TypeParam>(bytes - 1, extent, world);
+        EXPECT_LT(less.lines, layout.lines);
+        EXPECT_LT(less.rows() * layout.packs, layout.lines / TypeParam::kWords * kGroup);
       }
     }
   }
-  EXPECT_EQ(layout_of(0, 512, 2).rows(), 0U);
+  EXPECT_EQ(layout_of<TypeParam>(0, 512, 2).rows(), 0U);
+}
+
+/// Gatherings and exchanges have one memory: what the words of one half are written by, another half's never
+/// are.
+TEST(ExchangeMemoryTest, AHalfIsAtOnePlaceForAllShapesAndPacks) {
+  for (int world : {2, 3, 8}) {
+    for (int rows : {1, 3, 33}) {
+      const std::size_t bytes = exchange_bytes(rows, 512, world) + 512 * std::size_t(rows);
+      std::map<std::size_t, int> owner;
+      const auto take = [&](const auto& layout, int words) {
+        for (int parity = 0; parity < 2; ++parity) {
+          for (int sender = 1; sender < world; ++sender) {
+            const int who = parity * world + sender;
+            for (std::size_t pack = 0; pack < layout.rows() * layout.packs; ++pack) {
+              for (int i = 0; i < words; ++i) {
+                const std::size_t place = layout.word(parity, sender, 0, static_cast<int>(pack)) +
+                                          std::size_t(i) * kGroup * kWordBytes;
+                EXPECT_LE(place + kWordBytes, bytes);
+                EXPECT_EQ(owner.try_emplace(place, who).first->second, who) << place;
+              }
+            }
+          }
+        }
+      };
+      take(layout_of<ResultPack>(bytes, 512, world), ResultPack::kWords);
+      take(layout_of<ResultPack>(bytes, 72, world), ResultPack::kWords);
+      take(layout_of<QueryPack>(bytes, 1152, world), QueryPack::kWords);
+      take(layout_of<QueryPack>(bytes, 500, world), QueryPack::kWords);
+    }
+  }
+}
+
+TEST(ExchangeMemoryTest, MemoryOfResultsHasRoomForTheirQueries) {
+  for (int rows : {1, 8, 33, 4096}) {  // but for the rounding to whole warps
+    EXPECT_LE(exchange_gather_bytes(rows, 576, 2), exchange_bytes(rows, 512, 2) + 2 * 4 * kLineBytes);
+  }
 }
 
 TEST(ExchangeMemoryTest, AllCtasOfALaunchReadTheSameNumber) {
@@ -140,6 +184,36 @@ TEST(ExchangeMemoryTest, NobodyWritesWhatIsStillToBeRead) {
     }
   }
   EXPECT_EQ(apart, 1);
+}
+
+TEST(ExchangeTest, GatheringRefusesWhatDoesNotFitByName) {
+  alignas(16) static std::uint16_t values[8192];
+  static std::uint64_t memory[2];
+  void* const addresses[2] = {&memory[0], &memory[1]};
+  const Peers peers{.rank = 0, .memory = addresses, .bytes = exchange_gather_bytes(4, 576, 2)};
+  const auto expect_refusal = [&](const char* words, const Peers& of, const ConstTensorView& q,
+                                  const TensorView& gathered) {
+    const std::string message = exchange_gather(of, q, gathered, {}).message();
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  };
+  const TensorView q(values, Dtype::kBF16, {1, 1, 4, 576}), gathered(values, Dtype::kBF16, {1, 1, 8, 576});
+  expect_refusal("q is on the CPU", peers, q, gathered);
+  expect_refusal("q is fp32 (1, 1, 4, 576)", peers, TensorView(values, Dtype::kF32, {1, 1, 4, 576}),
+                 gathered);
+  expect_refusal("q is missing", peers, {}, gathered);
+  expect_refusal("wrong shape: expected bf16 (1, 1, 8, 576)", peers, q, q);
+  expect_refusal("on cpu; wrong dtype: expected fp16 (1, 1, 8, 576)", peers,
+                 TensorView(values, Dtype::kF16, {1, 1, 4, 576}), gathered);
+  expect_refusal("q has 8 rows of 1152 bytes; memory of 12544 bytes has room for 4", peers,
+                 TensorView(values, Dtype::kBF16, {2, 1, 4, 576}),
+                 TensorView(values, Dtype::kBF16, {2, 1, 8, 576}));
+  TensorView turned = q;
+  turned.strides[3] = 4;
+  expect_refusal("q is bf16 (1, 1, 4, 576) strides (2304, 2304, 576, 4) on cpu; its innermost stride", peers,
+                 turned, gathered);
+  expect_refusal("rank is -1", {.rank = -1, .memory = addresses, .bytes = 1 << 20}, q, gathered);
+  expect_refusal("there are 1 memories", {.rank = 0, .memory = {addresses, 1}, .bytes = 1 << 20}, q,
+                 gathered);
 }
 
 TEST(ExchangeTest, RefusesWhatDoesNotFitByName) {

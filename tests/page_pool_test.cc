@@ -248,6 +248,8 @@ TEST_P(PagePoolSizes, PageTables) {
   expect_error(pool.write_page_table(batch, 3, table, lengths), StatusCode::kInvalidArgument, "5 x 3");
   expect_error(pool.write_page_table(batch, -1, table, lengths), StatusCode::kInvalidArgument,
                "max_pages is -1");
+  expect_error(pool.write_page_table(batch, 4, std::span(table).first(20), std::span(table).subspan(15)),
+               StatusCode::kInvalidArgument, "overlaps block_table");
   expect_error(pool.write_page_table(batch, 4, table, std::span(lengths).first(2)),
                StatusCode::kInvalidArgument, "2 rows");
   ASSERT_TRUE(pool.release(a->sequence).ok());
@@ -278,11 +280,13 @@ TEST(PagePool, BadArguments) {
 TEST(PagePool, StaleHandles) {
   constexpr auto kBad = StatusCode::kInvalidArgument;
   PagePool pool = *PagePool::create_pool(8, 16);
+  PagePool other = *PagePool::create_pool(8, 16);
   const PagePool::Sequence old = pool.create({}, 20)->sequence;
+  const PagePool::Sequence of_other = other.create({}, 20)->sequence;
   ASSERT_TRUE(pool.release(old).ok());
   const PagePool::Sequence fresh = pool.create({}, 20)->sequence;
   EXPECT_EQ(fresh.slot, old.slot);  // the slot is used again, the handle is not
-  for (PagePool::Sequence wrong : {old, PagePool::Sequence{}, PagePool::Sequence{7, 0}}) {
+  for (PagePool::Sequence wrong : {old, of_other, PagePool::Sequence{}, PagePool::Sequence{7, 0}}) {
     expect_error(pool.append(wrong, 1), kBad, "not live");
     expect_error(pool.fork(wrong), kBad, "not live");
     expect_error(pool.commit(wrong, Ids{1}), kBad, "not live");

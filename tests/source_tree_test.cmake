@@ -1,4 +1,5 @@
-# Which tree's id does cmake/source_tree.cmake write? A checkout's own; of a copy in one, what .source_tree says.
+# Which tree's id does cmake/source_tree.cmake write? A checkout's own; of a copy in one, what .source_tree says. Its target
+# works in any path.
 file(REMOVE_RECURSE ${WORK_DIR})
 file(MAKE_DIRECTORY ${WORK_DIR}/checkout/copy)
 
@@ -28,3 +29,18 @@ expect(copy unknown)
 file(WRITE ${WORK_DIR}/checkout/copy/.source_tree "0123abc\n")
 expect(copy 0123abc)
 expect("" ${output}-dirty)
+
+set(project "${WORK_DIR}/a path (of a user's & more)")
+file(WRITE "${project}/.source_tree" "4567def\n")
+file(WRITE "${project}/CMakeLists.txt" "cmake_minimum_required(VERSION 3.25)
+project(any LANGUAGES NONE)
+include([==[${SOURCE_DIR}/cmake/source_tree_target.cmake]==])
+flashlatent_source_tree(source_tree)
+")
+foreach(step "-S;${project};-B;${project}/build;-G;Ninja" "--build;${project}/build;--target;source_tree")
+  execute_process(COMMAND ${CMAKE_COMMAND} ${step} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
+file(READ "${project}/build/source_tree.cc" text)
+if(NOT text MATCHES "return \"4567def\"")
+  message(FATAL_ERROR "'${project}' should have the id 4567def: ${text}")
+endif()

@@ -184,6 +184,12 @@ TEST_F(Program, NumbersThatAreNoneAndEmptyNamesAreRefused) {
   expect_refused("bench numerics --scores nan", {"--scores: nan"});
   expect_refused("make-case ''", {"OUT: '': is no file's name"});
   expect_refused("decode ''", {"'': is no file's name"});
+  for (const char* command :
+       {"decode x", "check --suite small", "bench dense --suite small", "plan", "replay --synthetic"}) {
+    expect_refused(std::string(command) + " --kernel ''",
+                   {"--kernel: '' is no kernel's name", "leave the option out"});
+  }
+  expect_refused("plan --gpu ''", {"--gpu: '' is no GPU's name"});
   ASSERT_EQ(run("make-case " + file("case") + " --prefill rows --topk 2 --lengths 3 --heads 2").code, 0);
   expect_refused("decode " + file("case") + " -o ''", {"--output: '': is no file's name"});
   expect_refused("decode " + file("case") + " --json ''", {"--json: '': is no file's name"});

@@ -100,9 +100,22 @@ std::vector<CaseSpec> shared_prefixes(int d, Dtype dtype) {
   return {paged(8, 2, d, plain), paged(6, 2, d, other), paged(16, 1, d, plain)};
 }
 
+/// Short requests, several a CTA, whose blocks all have tokens that some query tokens do not attend to.
+CaseSpec short_drafts(Dtype dtype) {
+  return paged(64, 32, 128,
+               {.name = "paged drafts",
+                .dtype = dtype,
+                .query_tokens = 10,
+                .page_size = 16,
+                .lengths = {0, 1, 17, 64, 130, 193, 300, 31, 32},
+                .causal = true,
+                .invalid_pages = true});
+}
+
 }  // namespace
 
 void add_small_paged_cases(std::vector<CaseSpec>& cases) {
+  cases.push_back(short_drafts(Dtype::kBF16));
   append(cases, {paged(6, 2, 80, {.name = "paged", .page_size = 8, .lengths = {0, 1, 130}, .alibi = true}),
                  paged(40, 1, 64,
                        {.name = "paged",
@@ -161,6 +174,7 @@ void add_quick_paged_cases(std::vector<CaseSpec>& cases) {
       cases.push_back(paged(
           8, 2, 128, {.name = "paged pages", .dtype = dtype, .page_size = page_size, .lengths = {65, 300}}));
     }
+    cases.push_back(short_drafts(dtype));
     for (int d : {64, 128}) append(cases, prompts(d, 4, 16, dtype));
     for (int d : {64, 80, 128, 256}) append(cases, shared_prefixes(d, dtype));
   }

@@ -20,7 +20,8 @@ void add_executor_options(CLI::App& app, ExecutorOptions& options) {
   app.add_option("--device", options.device, "CUDA: which device; 0 if left out")->check(CLI::Range(0, 1023));
   app.add_option("--threads", options.threads, "CPU: threads; 0, or left out: all")
       ->check(CLI::Range(0, 4096));
-  app.add_option("--kernel", options.kernel, "Run this kernel or fail (see `flashlatent info`)");
+  app.add_option("--kernel", options.kernel, "Run this kernel or fail (see `flashlatent info`)")
+      ->check(not_empty("kernel"));
 }
 
 Result<Executor> make_executor(const ExecutorOptions& options) {
@@ -115,6 +116,13 @@ CLI::Validator number_between(double least, double most) {
             return fmt::format("{} is no number from {} to {}", text, least, most);
           },
           fmt::format("FLOAT in [{} - {}]", least, most)};
+}
+
+CLI::Validator not_empty(const std::string& what) {
+  return {[what](const std::string& text) -> std::string {
+            return text.empty() ? fmt::format("'' is no {}'s name; leave the option out instead", what) : "";
+          },
+          ""};
 }
 
 Status check_cuda_flag(const char* flag, bool given, const Executor& executor) {

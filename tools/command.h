@@ -63,6 +63,9 @@ Status check_cuda_flag(const char* flag, bool given, const Executor& executor);
 /// Of an option: a number from `least` to `most`. CLI::Range takes nan for one.
 CLI::Validator number_between(double least, double most);
 
+/// Of an option: some name. A script's unset variable must not pick another kernel.
+CLI::Validator not_empty(const std::string& what);
+
 /// Prints the message on stderr, in one line; returns kWrongInput.
 int fail(const Status& status);
 

@@ -228,7 +228,8 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
   for (const Candidate& candidate : shown.candidates) {
     nlohmann::ordered_json row = {{"kernel", candidate.kernel->name}};
     if (candidate.reason.empty()) {
-      row["estimate_ms"] = ms_of(candidate.estimate);
+      row["estimate_ms"] = ms_of(candidate.times.equal);
+      row["varied_ms"] = ms_of(candidate.times.varied);
     } else {
       row["declines"] = candidate.reason;
     }
@@ -239,7 +240,7 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
           {"kernel", plan.kernel},
           {"partition", plan.partition},
           {"explain", explain(shown.candidates)},
-          {"estimate_ms", ms_of(cheapest(shown.candidates)->estimate)},
+          {"estimate_ms", ms_of(cheapest(shown.candidates)->times.equal)},
           {"costs",
            {{"per_block", costs.per_block},
             {"per_split", costs.per_split},
@@ -314,7 +315,8 @@ void add_plan(CLI::App& app, Action& action) {
   auto add = [&](const char* flag, int& value, const char* help, int most) {
     plan->add_option(flag, value, help)->check(CLI::Range(1, most))->capture_default_str();
   };
-  plan->add_option("--kernel", options->kernel, "Whose schedule; left out: the one that would be picked");
+  plan->add_option("--kernel", options->kernel, "Whose schedule; left out: the one that would be picked")
+      ->check(not_empty("kernel"));
   plan->add_option("--backend", options->backend,
                    "Whose kernels may be picked; left out: the kernel's, or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}));
@@ -323,7 +325,8 @@ void add_plan(CLI::App& app, Action& action) {
           "Multiprocessors or threads that share the work; left out: those of --gpu, or 132, as an H200 has")
       ->check(CLI::Range(1, 1 << 16));
   plan->add_option("--gpu", options->gpu,
-                   "Whose costs: H200 (as if left out), H100, H100 PCIe, H20, ... or a driver's name of it");
+                   "Whose costs: H200 (as if left out), H100, H100 PCIe, H20, ... or a driver's name of it")
+      ->check(not_empty("GPU"));
   add("--batch", options->batch, "Requests", 1 << 20);
   add("--tokens", options->mean_length, "Mean length, s_k", 1 << 30);
   plan->add_option("--lengths", options->distribution, "uniform, or normal with deviation s_k/2")

@@ -1,5 +1,5 @@
-// Attention over tokens that are spread over several GPUs: one launch a GPU exchanges partial results and
-// merges them.
+// Attention over tokens that are spread over several GPUs: one launch a GPU gathers queries, and one
+// exchanges partial results and merges them.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,10 @@ inline constexpr int kMostPeers = 16;
 /// Bytes of the memory that each rank must have for exchanges among `world` ranks of up to `rows` rows (batch
 /// * s_q * heads of one rank) of `v_dim` elements of 16 bits.
 std::size_t exchange_bytes(int rows, int v_dim, int world);
+
+/// The same for gatherings of up to `rows` rows of `d` elements of 16 bits. Memory for both has the larger of
+/// the two.
+std::size_t exchange_gather_bytes(int rows, int d, int world);
 
 /// What the ranks of a group share. All of them have memories of the same size, zeroed before the first call
 /// of any rank, on GPUs that NVLink joins: 16 bytes that one stores another must find as one.
@@ -41,5 +45,14 @@ struct Peers {
 Status exchange_combine(const Peers& peers, const ConstTensorView& partial_out,
                         const ConstTensorView& partial_lse, const ConstTensorView& attn_sink,
                         const TensorView& out, const TensorView& lse, const Executor& executor);
+
+/// Sends each rank this rank's queries, waits for those of all others, and lays them out as one tensor. Every
+/// rank makes the same calls, as of exchange_combine(). CUDA graphs can capture it.
+///   q         bf16, fp16 or bytes (e4m3) (batch, s_q, h, d), innermost stride 1
+///   gathered  the same dtype, (batch, s_q, world * h, d), innermost stride 1; head r * h + i is rank r's i
+/// Fastest where d, addresses and strides are multiples of 16 bytes; others go byte by byte.
+/// Errors: as of exchange_combine().
+Status exchange_gather(const Peers& peers, const ConstTensorView& q, const TensorView& gathered,
+                       const Executor& executor);
 
 }  // namespace flashlatent

@@ -30,7 +30,7 @@ class PagePool {
 
   static constexpr std::int32_t kMaxPages = 1 << 28;
 
-  /// A handle. The pool recognises and refuses a released one.
+  /// A handle. The pool recognises and refuses a released one, and another pool's.
   struct Sequence {
     std::int32_t slot = -1;
     std::uint32_t generation = 0;
@@ -156,6 +156,7 @@ class PagePool {
   std::vector<Page> pages_;
   std::vector<std::int32_t> buckets_;  // the first page of each; their number is a power of two
   std::int32_t free_head_ = kNone;
+  std::uint32_t first_generation_ = 0;  // of this pool's slots
   // Cached pages, least recently used first. A sequence gives back its last page first, and who holds a page
   // holds its parent. So a page always stands before its parent here, and the first page is a leaf of its
   // chain.

@@ -1,9 +1,12 @@
 """python -m flashlatent: what there is to run on."""
 
-from . import info
+import argparse
+
+from . import _program, info
 
 
-def main():
+def main(arguments=None):
+    argparse.ArgumentParser(prog="python -m flashlatent", description=__doc__).parse_args(arguments)
     found = info()
     print(f"flashlatent {found['version']} (source tree {found['source_tree']})")
     for name, backend in found["backends"].items():
@@ -13,7 +16,8 @@ def main():
             print(f"  device {device['index']}: {device['name']}, {device['units']} {units}, {device['detail']}")
         for kernel, takes in backend["kernels"].items():
             print(f"  kernel {kernel}: {takes}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    _program.leave(main)

@@ -68,6 +68,8 @@ def _expected_entries(name, kind, value) -> Optional[str]:
             return f"{what} is expected"
     least, most = _ENTRIES.get(name, (-2**31, 2**31 - 1))
     try:
+        if isinstance(value, (str, bytes, bytearray)):
+            return f"{what} is expected"
         if not isinstance(value, Sequence) and not hasattr(type(value), "__getitem__"):
             return f"{what} is expected"
         for entry in value:
@@ -92,6 +94,8 @@ def _expected(name, annotation, value) -> Optional[str]:
         return "an array is expected" if value is None else None
     if kind == "bool":
         return None if isinstance(value, bool) else "True or False is expected"
+    if kind in ("int", "float") and isinstance(value, bool):
+        return "an integer is expected" if kind == "int" else "a number is expected"
     if kind == "int":
         if not _is_int(value):
             return "an integer is expected"
@@ -100,6 +104,10 @@ def _expected(name, annotation, value) -> Optional[str]:
         return None if _is_number(value) else "a number is expected"
     if kind == "str":
         return None if isinstance(value, str) else "a string is expected"
+    if "[flashlatent." in kind:
+        entry = kind.rpartition(".")[2].rstrip("]")
+        fits = isinstance(value, Sequence) and all(type(item).__name__ == entry for item in value)
+        return None if fits else f"a sequence of flashlatent.{entry} is expected"
     if kind.startswith("flashlatent."):
         name = kind.rpartition(".")[2]
         return None if type(value).__name__ == name else f"a flashlatent.{name} is expected"
@@ -111,7 +119,11 @@ def _expected(name, annotation, value) -> Optional[str]:
 def shown(value):
     """A value in a message: numbers and short tuples as they are, arrays by their type."""
     short = isinstance(value, tuple) and len(value) <= 4 and all(isinstance(entry, (int, float)) for entry in value)
-    if value is None or isinstance(value, (bool, int, float)) or short or getattr(value, "shape", None) == ():
+    try:
+        short |= getattr(value, "shape", None) == ()
+    except RuntimeError:  # of a nested tensor
+        pass
+    if value is None or isinstance(value, (bool, int, float)) or short:
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:60]}..."
     if isinstance(value, str):
@@ -151,13 +163,24 @@ def _fault(name, declared, values, options):
     return None
 
 
+def _has_self(function):
+    return function.__nb_signature__[0][0].partition("(")[2].startswith("self")
+
+
 def explain(function, values, options, error):
     """Raises ArgumentTypeError in place of nanobind's TypeError; returns if `error` is another error."""
     text = str(error)
     if "incompatible function arguments" not in text:
         return
-    has_self = function.__nb_signature__[0][0].partition("(")[2].startswith("self")
-    raise ArgumentTypeError(fault(function, values, options, has_self) or text.partition("\n")[0]) from None
+    raise ArgumentTypeError(fault(function, values, options, _has_self(function)) or
+                            _refused_self(function, values)) from None
+
+
+def _refused_self(function, values):
+    """Of a call whose arguments all fit: a method of another object, or of one whose class has an __init__ of its own."""
+    name = function.__name__.lstrip("_")
+    given = ", ".join(shown(value) for value in values) or "nothing"
+    return f"{name}() is called with {given}; an object that was made by calling its class, super().__init__(), is expected first"
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -184,19 +207,28 @@ def named(function: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
+def _checked(function):
+    """The function behind checked_call.cc, which needs to know which arguments are numbers."""
+    declared = parameters(function)
+    is_number = [parameter.annotation.partition(" | ")[0] in ("int", "float") for parameter in declared]
+    places = tuple(number for number, parameter in zip(is_number, declared) if not parameter.keyword_only)
+    names = frozenset(parameter.name for number, parameter in zip(is_number, declared) if number)
+    return _native._checked(function, (False,) * _has_self(function) + places, names)
+
+
 def install():
     """Puts _checked() in front of all functions and methods of the extension module."""
     for name, member in list(vars(_native).items()):
         if type(member).__name__ == "nb_func" and name != "_checked":
-            setattr(_native, name, _native._checked(member))
+            setattr(_native, name, _checked(member))
         elif isinstance(member, type):
             for method_name, method in list(vars(member).items()):
                 if method_name.startswith("__"):
                     continue
                 if type(method).__name__ == "nb_method":
-                    setattr(member, method_name, _native._checked(method))
+                    setattr(member, method_name, _checked(method))
                 elif type(method).__name__ == "nb_func":
-                    setattr(member, method_name, staticmethod(_native._checked(method)))
+                    setattr(member, method_name, staticmethod(_checked(method)))
 
 
 install()

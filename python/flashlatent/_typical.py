@@ -1,5 +1,6 @@
 """How long contexts are expected to be (typical_tokens of decode()), for engines."""
 
+import operator
 from typing import Any
 
 IN_GRAPHS = 8192  # of graphs, which are captured before any length is known (docs/log/picks.md)
@@ -14,7 +15,11 @@ def of_setting(name: str, value: Any) -> int:
     """What a user set for graphs; IN_GRAPHS where nothing is set, 0: as far as page tables reach."""
     if value is None:
         return IN_GRAPHS
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"flashlatent: {name} is {value!r}; 0 (as far as page tables reach) or a positive integer is "
-                         "expected")
-    return value
+    try:
+        tokens = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        tokens = -1
+    if not 0 <= tokens < 2**31:
+        raise ValueError(f"flashlatent: {name} is {value!r}; 0 (as far as page tables reach) or a positive integer of 31 "
+                         "bits is expected")
+    return tokens

@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 
-from . import Plan, Problem, Step, info
+from . import Plan, Problem, Step, _program, info
 from ._errors import FlashLatentError
 
 ROUNDS = 5  # over all calls, so that no call alone has a slow moment of the machine
@@ -146,6 +146,7 @@ def machine(device):
     return {"gpu": gpu, "host": host, "python": platform.python_version()}
 
 
+@_program.named("flashlatent.bench")
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m flashlatent.bench", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -154,14 +155,17 @@ def main(arguments=None):
                         help="whose arrays; numpy, and torch where it is installed, if left out")
     parser.add_argument("--json", metavar="FILE", help="also write the results there; -: to stdout, alone there")
     options = parser.parse_args(arguments)
+    if options.json is not None and options.json != "-":
+        _program.check_writable("--json", options.json)
     if options.device != "cpu":
         packages = ["torch"]
         cuda = info()["backends"]["cuda"]
         names = ["cuda"] + [f"cuda:{device['index']}" for device in cuda["devices"]]
         if not cuda["available"] or options.device not in names:
             reason = f"cpu, {', '.join(names)} are accepted" if cuda["available"] else cuda["reason"]
-            print(f"flashlatent.bench: --device is {options.device}; {reason}", file=sys.stderr)
-            return 2
+            raise _program.Refused(f"--device is {options.device}; {reason}")
+        if options.package == ["numpy"]:
+            raise _program.Refused(f"--package is numpy and --device {options.device}; torch is accepted there")
     else:
         packages = options.package or ["numpy", "torch"]
         if options.package is None and importlib.util.find_spec("torch") is None:
@@ -175,16 +179,13 @@ def main(arguments=None):
                     "command": " ".join(["python -m flashlatent.bench", *(arguments or sys.argv[1:])]),
                     "results": results}
     except (FlashLatentError, ImportError) as error:
-        print(f"flashlatent.bench: {error}", file=sys.stderr)
-        return 2
+        raise _program.Refused(error) from None
     if options.json == "-":
         print(json.dumps(document, indent=1))
     elif options.json:
-        with open(options.json, "w") as file:
-            json.dump(document, file, indent=1)
-            file.write("\n")
+        _program.write_json("--json", options.json, document)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _program.leave(main)

@@ -14,15 +14,21 @@ import os
 import statistics
 import sys
 import tempfile
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
-import torch
-import torch.distributed as dist
-import torch.multiprocessing
-
-from . import info
+from . import _program, info
 from .bench import machine
-from .distributed import ContextParallel, _exchange
+
+try:
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing
+
+    from .distributed import ContextParallel, _exchange
+except ModuleNotFoundError as error:
+    missing: Optional[ModuleNotFoundError] = error
+else:
+    missing = None
 
 PAGE, DIM, V_DIM, SCALE = 64, 576, 512, 192**-0.5
 TOKEN_BYTES = 2 * DIM
@@ -218,25 +224,26 @@ def chart(results, path):
     figure.savefig(path)
 
 
-def numbers(text):
-    return [int(part) for part in text.split(",")]
-
-
+@_program.named("flashlatent.bench_distributed")
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m flashlatent.bench_distributed", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", type=numbers, default=[1, 2, 4], help="of how many; those that are not there are left out")
-    parser.add_argument("--tokens", type=numbers, default=[131072, 1048576], help="of a context")
-    parser.add_argument("--heads", type=numbers, default=[16, 128], help="query heads of all ranks")
-    parser.add_argument("--batch", type=numbers, default=[1, 8, 32])
+    parser.add_argument("--gpus", type=_program.counts, default=[1, 2, 4], help="of how many; those that are not there are left out")
+    parser.add_argument("--tokens", type=_program.counts, default=[131072, 1048576], help="of a context")
+    parser.add_argument("--heads", type=_program.counts, default=[16, 128], help="query heads of all ranks")
+    parser.add_argument("--batch", type=_program.counts, default=[1, 8, 32])
     parser.add_argument("--exchange", default="auto,all_to_all,all_gather,one_sided", help="ways, one after the other")
     parser.add_argument("--json", metavar="FILE", help="also write the results there")
     parser.add_argument("--chart", metavar="FILE", help="and a picture there, by matplotlib")
     options = parser.parse_args(arguments)
+    if missing is not None:
+        raise _program.Refused(f"{missing}; it is needed to measure")
     there = torch.cuda.device_count()
     if there == 0:
-        print("flashlatent.bench_distributed: there is no GPU", file=sys.stderr)
-        return 2
+        raise _program.Refused("there is no GPU")
+    for option, path in (("--json", options.json), ("--chart", options.chart)):
+        if path is not None:
+            _program.check_writable(option, path)
     # Merges must not need NVLink multicast, which not every machine's switch has.
     os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
     results = []
@@ -254,9 +261,7 @@ def main(arguments=None):
                 results += json.load(file)
         compare(results)
         if options.json:  # after each number of GPUs, should the next one fail
-            with open(options.json, "w") as file:
-                json.dump(document, file, indent=1)
-                file.write("\n")
+            _program.write_json("--json", options.json, document)
     table(results)
     if options.chart:
         chart(results, options.chart)
@@ -264,4 +269,4 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _program.leave(main)

@@ -13,6 +13,7 @@ import json
 import sys
 from collections import defaultdict
 
+from . import _program
 from .bench_distributed import DIM, V_DIM
 
 
@@ -42,7 +43,7 @@ def line_through(points, x):
 
 
 class Parts:
-    """What rows of measured layers say of the parts of others; exchanges are those of one way."""
+    """What rows of measured layers say of the parts of others; gatherings and exchanges are those of one way."""
 
     def __init__(self, rows, way):
         local = defaultdict(dict)
@@ -51,9 +52,8 @@ class Parts:
             world = row["gpus"]
             tokens = -(-row["s_k"] // world)
             local[row["b"], row["h_q"]][tokens] = row["ms"] if world == 1 else row["local_ms"]
-            if world > 1:
-                gatherings.append((received(row, world, DIM), row["gather_ms"]))
             if world > 1 and row["exchange"] == way:
+                gatherings.append((received(row, world, DIM), row["gather_ms"]))
                 exchanges.append((received(row, world, V_DIM), row["exchange_ms"]))
         self.local = {key: sorted(points.items()) for key, points in local.items()}
         self.gather, self.exchange = fitted(gatherings), fitted(exchanges)
@@ -92,37 +92,50 @@ def table(results):
     print("simulated us (of one GPU), then measured us where there are any")
 
 
+def rows_of(path):
+    """The measured layers of a file; rows of refused exchanges have no times."""
+    expected = "a JSON file of bench_distributed is expected"
+    try:
+        with open(path) as file:
+            document = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _program.Refused(f"{path}: {error}; {expected}") from None
+    rows = document.get("results") if isinstance(document, dict) else None
+    if not isinstance(rows, list):
+        raise _program.Refused(f"{path}: has no 'results', a list; {expected}")
+    rows = [row for row in rows if not (isinstance(row, dict) and "refused" in row)]
+    for i, row in enumerate(rows):
+        parts = ("local_ms", "gather_ms", "exchange_ms") if isinstance(row, dict) and row.get("gpus") != 1 else ()
+        for field in ("gpus", "b", "s_q", "h_q", "s_k", "ms", *parts):
+            value = row.get(field) if isinstance(row, dict) else None
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+                raise _program.Refused(f"{path}: result {i} has no {field}, a positive number; {expected}")
+        if not (isinstance(row.get("name"), str) and isinstance(row.get("exchange"), str)):
+            raise _program.Refused(f"{path}: result {i} has no name or exchange; {expected}")
+    return rows
+
+
+@_program.named("flashlatent.simulate_distributed")
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m flashlatent.simulate_distributed", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", metavar="FILE", nargs="+")
-    parser.add_argument("--gpus", default="8,16", help="numbers of GPUs")
+    parser.add_argument("--gpus", type=_program.counts, default=[8, 16], help="numbers of GPUs")
     parser.add_argument("--exchange", default="all_to_all", help="the way whose exchanges count")
     parser.add_argument("--json", metavar="FILE", help="also write the results there")
     options = parser.parse_args(arguments)
-    rows = []
-    for path in options.files:
-        try:
-            with open(path) as file:
-                rows += json.load(file)["results"]
-        except (OSError, ValueError, KeyError) as error:
-            print(f"flashlatent.simulate_distributed: {path}: {error}; a JSON file of bench_distributed is expected",
-                  file=sys.stderr)
-            return 2
-    worlds = [int(world) for world in options.gpus.split(",")]
+    if options.json is not None:
+        _program.check_writable("--json", options.json)
+    rows = [row for path in options.files for row in rows_of(path)]
     if not any(row["gpus"] == 1 for row in rows) or not any(row["exchange"] == options.exchange for row in rows):
-        print(f"flashlatent.simulate_distributed: the files have no times of one GPU, or none of {options.exchange}",
-              file=sys.stderr)
-        return 2
-    results = simulate(rows, options.exchange, worlds)
+        raise _program.Refused(f"--exchange is {options.exchange}, and the files have no times of one GPU, or none of it")
+    results = simulate(rows, options.exchange, options.gpus)
     table(results)
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"command": " ".join(["python -m flashlatent.simulate_distributed", *(arguments or sys.argv[1:])]),
-                       "results": results}, file, indent=1)
-            file.write("\n")
+        command = " ".join(["python -m flashlatent.simulate_distributed", *(arguments or sys.argv[1:])])
+        _program.write_json("--json", options.json, {"command": command, "results": results})
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _program.leave(main)

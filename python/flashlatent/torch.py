@@ -9,15 +9,16 @@ Nothing is kept between calls, so that any threads and streams may call at once.
 plans at each replay for the lengths that are then in memory. There is no gradient: decode is inference.
 """
 
-import re
 from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from . import _native
-from ._errors import ArgumentTypeError, InvalidArgumentError
+from ._errors import InvalidArgumentError
 from ._native import Plan, Problem, Step
+from ._torch_call import call as _call
+from ._torch_call import tensors as _tensors
 
 __all__ = [
     "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages", "decode", "decode_kv",
@@ -25,7 +26,6 @@ __all__ = [
 ]
 
 _step = Step(stateless=True)
-_WRITTEN = ("out", "max_logits", "lse", "kv_cache", "key_cache", "value_cache", "to")  # by some operator
 _library = torch.library.Library("flashlatent", "DEF")
 _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=512, bool causal=False, "
            "Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
@@ -61,12 +61,6 @@ def _define(schema, real, fake):
     torch.library.register_fake(f"flashlatent::{name}", checked_fake, lib=_library)
 
 
-def _tensors(operator, args, options):
-    """The tensors of a call by the names of their arguments."""
-    names = (argument.name for argument in operator.default._schema.arguments)
-    return {name: value for name, value in {**dict(zip(names, args)), **options}.items() if isinstance(value, Tensor)}
-
-
 def _check_device(tensors):
     """Refuses tensors on several devices; for a fake call torch would take any one of them."""
     first, *others = tensors
@@ -74,33 +68,6 @@ def _check_device(tensors):
         if tensors[name].device != tensors[first].device:
             raise InvalidArgumentError(f"{name} is on {tensors[name].device} and {first} on {tensors[first].device}; "
                                        "one device is expected")
-
-
-def _call(operator, *args, **options):
-    """Calls an operator; raises ArgumentTypeError for arguments that torch refuses."""
-    try:
-        return operator(*args, **options)
-    except RuntimeError as error:
-        for name, tensor in _tensors(operator, args, options).items():
-            if tensor.is_neg() and name in _WRITTEN:
-                raise InvalidArgumentError(f"{name} is a lazily negated view (torch's is_neg()), and is written to; "
-                                           "another tensor is expected") from None
-            if tensor.layout != torch.strided:
-                raise InvalidArgumentError(f"{name} has the layout {tensor.layout}; torch.strided is accepted") from None
-        text = str(error).partition("\n")[0]
-        if not text.startswith(("flashlatent::", "Unknown keyword argument")):
-            raise
-        raise ArgumentTypeError(_in_python(text)) from None
-
-
-def _in_python(text):
-    """torch's complaint about an operator's argument in the words of this package."""
-    wrong = re.search(r"Expected a value of type '(.*)' for argument '(\w+)' but instead found type '(.*)'", text)
-    if wrong:
-        kind = wrong[1].replace("Optional[Tensor]", "Tensor or None")
-        return f"{wrong[2]} is a {wrong[3]}; a {kind} is expected"
-    unknown = re.search(r"Unknown keyword argument '(\w+)' for operator 'flashlatent::(\w+)'", text)
-    return f"{unknown[1]} is no argument of {unknown[2]}()" if unknown else text
 
 
 # Options pass through by name: the schemas above say which there are.

@@ -76,6 +76,9 @@ void schedule(Plan& plan, nb::handle lengths, nb::handle extra_lengths, nb::hand
   if (!extra_lengths.is_none() && !plan.problem().cache.extra.enabled) {
     refuse("extra_lengths is given, but the plan's problem has no extra cache; leave it out");
   }
+  if (!pages.is_none() && plan.problem().options.prefix_sharing == PrefixSharing::kOff) {
+    refuse("pages is given, but the plan's problem has prefix_sharing 'off'; leave it out");
+  }
   if (like.is_none()) like = lengths.is_none() ? extra_lengths : lengths;
   const WorkStream work(like, plan.device(), stream);
   const Array array = Array::read(plan.problem().sparse.enabled ? "topk_length" : "cache_seqlens", lengths);

@@ -96,7 +96,7 @@ void bind_problem(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<DecodeProblem> problem(
       module, "Problem",
-      R"(What one decode call computes, as shapes and options; no arrays. Compares by value.
+      R"(What one decode call computes, as shapes and options; no arrays. Compares by value, and may be a dictionary's key.
 
 batch            requests; one of length 0 is legal padding
 heads            query heads h_q, a multiple of kv_heads
@@ -165,6 +165,19 @@ calls_per_plan as in Problem().)");
       .def(
           "__eq__", [](const DecodeProblem& a, const DecodeProblem& b) { return a == b; }, nb::is_operator(),
           nb::sig("def __eq__(self, other: object, /) -> bool"))
+      .def(
+          "__hash__",  // by some of the fields; equal problems have equal ones
+          [](const DecodeProblem& p) {
+            const auto& [query, cache, sparse, options] = p;
+            const nb::tuple fields = nb::make_tuple(
+                query.batch, query.tokens, query.heads, cache.heads, cache.qk_dim, cache.v_dim,
+                cache.page_size, cache.max_pages, sparse.topk, cache.extra.topk, cache.extra.max_pages,
+                options.window, options.softmax_scale, options.typical_tokens);
+            const Py_hash_t hash = PyObject_Hash(fields.ptr());
+            if (hash == -1) throw nb::python_error();
+            return hash;
+          },
+          nb::sig("def __hash__(self) -> int"))
       .def("__repr__", [](const DecodeProblem& p) { return "<flashlatent.Problem " + to_string(p) + ">"; })
       .def("__str__", [](const DecodeProblem& p) { return to_string(p); })
       .def_prop_ro("batch", [](const DecodeProblem& p) { return p.query.batch; })

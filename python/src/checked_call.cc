@@ -1,4 +1,5 @@
 // flashlatent._native._checked: a function whose refused arguments are explained by flashlatent._arguments.
+#include <algorithm>
 #include <cstddef>
 
 #include "python/src/bindings.h"
@@ -13,6 +14,8 @@ namespace {
 struct CheckedCall {
   PyObject base;
   PyObject* function;
+  PyObject* places;   // a tuple: is the argument in this place, self included, a number?
+  PyObject* numbers;  // a set: the names of arguments that are numbers
   vectorcallfunc call;
 };
 
@@ -38,12 +41,37 @@ void explain(PyObject* function, PyObject* const* arguments, std::size_t count, 
   PyErr_SetObject(error.type().ptr(), error.value().ptr());
 }
 
+bool is_bool(PyObject* object) {
+  return object == Py_True || object == Py_False;
+}
+
+/// Is True or False given for a number? nanobind takes them, and window=True would be a window of one token.
+bool gives_bool_for_number(const CheckedCall* call, PyObject* const* arguments, Py_ssize_t count,
+                           PyObject* names) {
+  const Py_ssize_t places = std::min(count, PyTuple_Size(call->places));
+  for (Py_ssize_t i = 0; i < places; ++i) {
+    if (is_bool(arguments[i]) && PyTuple_GetItem(call->places, i) == Py_True) return true;
+  }
+  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_Size(names);
+  for (Py_ssize_t i = 0; i < named; ++i) {
+    if (is_bool(arguments[count + i]) && PySet_Contains(call->numbers, PyTuple_GetItem(names, i)) == 1)
+      return true;
+  }
+  return false;
+}
+
 PyObject* call_checked(PyObject* self, PyObject* const* arguments, std::size_t count_and_flag,
                        PyObject* names) {
   PyObject* function = as_checked(self)->function;
-  PyObject* result = PyObject_Vectorcall(function, arguments, count_and_flag, names);
+  const Py_ssize_t count = PyVectorcall_NARGS(count_and_flag);
+  PyObject* result = nullptr;
+  if (gives_bool_for_number(as_checked(self), arguments, count, names)) {
+    PyErr_SetString(PyExc_TypeError, "incompatible function arguments");  // nanobind's words
+  } else {
+    result = PyObject_Vectorcall(function, arguments, count_and_flag, names);
+  }
   if (result == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {
-    explain(function, arguments, static_cast<std::size_t>(PyVectorcall_NARGS(count_and_flag)), names);
+    explain(function, arguments, static_cast<std::size_t>(count), names);
   }
   return result;
 }
@@ -63,6 +91,8 @@ PyObject* attribute_of_checked(PyObject* self, PyObject* name) {
 void free_checked(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   Py_DECREF(as_checked(self)->function);
+  Py_DECREF(as_checked(self)->places);
+  Py_DECREF(as_checked(self)->numbers);
   PyObject_Free(self);
   Py_DECREF(reinterpret_cast<PyObject*>(type));
 }
@@ -85,11 +115,13 @@ PyTypeObject* make_type() {
   return reinterpret_cast<PyTypeObject*>(type);
 }
 
-nb::object checked(nb::handle function) {
+nb::object checked(nb::handle function, const nb::tuple& places, const nb::object& numbers) {
   static PyTypeObject* type = make_type();
   auto* self = PyObject_New(CheckedCall, type);
   if (self == nullptr) throw nb::python_error();
   self->function = nb::borrow(function).release().ptr();
+  self->places = nb::borrow(places).release().ptr();
+  self->numbers = nb::borrow(numbers).release().ptr();
   self->call = call_checked;
   return nb::steal(reinterpret_cast<PyObject*>(self));
 }
@@ -98,8 +130,10 @@ nb::object checked(nb::handle function) {
 
 void bind_checked_call(nb::module_& module) {
   using namespace nb::literals;
-  module.def("_checked", &checked, "function"_a,
-             "The same function; a call whose arguments it does not take raises ArgumentTypeError.");
+  module.def(
+      "_checked", &checked, "function"_a, "places"_a, "numbers"_a,
+      "The same function; a call whose arguments it does not take raises ArgumentTypeError. `places`: is the "
+      "argument in this place, self included, a number? `numbers`: a set of such arguments' names.");
 }
 
 }  // namespace flashlatent::python

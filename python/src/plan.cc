@@ -31,6 +31,10 @@ void Plan::schedule(const PlanLengths& lengths, nb::handle like, nb::handle stor
     check(plan_into(memory, lengths, pages, stream));
     return;
   }
+  if (plan_use_.any()) {
+    refuse("the plan of ", to_string(problem()), " is in use by a decode call of another thread; plan= of ",
+           "schedule(), or a Plan or Step for each thread, is expected");
+  }
   check(plan_into(plan_.at_least(handle_.plan_bytes(), device_, like), lengths, pages, stream));
   scheduled_ = true;
 }
@@ -43,6 +47,7 @@ nb::tuple Plan::decode(const DecodeInputs& inputs, DecodeArguments given, void* 
            " is not made yet; call schedule() before decode(), once a step");
   }
   const auto& [query, cache, sparse, options] = problem();
+  const bool own_plan = given.plan.is_none(), own_workspace = given.workspace.is_none();
   const bool new_out = given.out.is_none(), new_lse = given.lse.is_none();
   if (new_out) {
     const char* dtype = query.e4m3 ? "bfloat16" : nullptr;  // q's
@@ -53,22 +58,25 @@ nb::tuple Plan::decode(const DecodeInputs& inputs, DecodeArguments given, void* 
   const Array out = Array::output("out", given.out, cache.dtype, new_out);
   const Array lse = Array::output("lse", given.lse, {}, new_lse);
   const DecodeOutputs outputs{out.view(), lse.view()};
-  Memory plan = given.plan.is_none() ? plan_.memory() : memory_of("plan", Array::read("plan", given.plan));
+  Memory plan = own_plan ? plan_.memory() : memory_of("plan", Array::read("plan", given.plan));
   Buffer aligned_plan;
   if (device_.type == DeviceType::kCpu && !is_aligned(plan) && plan.bytes >= handle_.plan_bytes()) {
     const Memory aligned = aligned_plan.at_least(handle_.plan_bytes(), device_, q);
     std::memcpy(aligned.data, plan.data, handle_.plan_bytes());
     plan = aligned;
   }
+  Buffer of_this_call;  // where another thread's call works in workspace_
+  Buffer& own = workspace_use_.any() ? of_this_call : workspace_;
   const Memory workspace =
-      given.workspace.is_none()
-          ? workspace_.at_least(handle_.workspace_bytes(), device_, q)
-          : aligned_inside(
-                memory_of("workspace", Array::output("workspace", given.workspace, {}, fresh_workspace)));
+      own_workspace ? own.at_least(handle_.workspace_bytes(), device_, q)
+                    : aligned_inside(memory_of(
+                          "workspace", Array::output("workspace", given.workspace, {}, fresh_workspace)));
+  const InUse::Call with_plan(own_plan ? &plan_use_ : nullptr);
+  const InUse::Call with_workspace(own_workspace && &own == &workspace_ ? &workspace_use_ : nullptr);
   const flashlatent::Plan there = handle_.with_stream(stream);
   Status status;
   if (device_.type == DeviceType::kCpu) {
-    nb::gil_scoped_release release;
+    const nb::gil_scoped_release release;
     status = there.decode(inputs, outputs, plan, workspace);
   } else {  // it only enqueues: shorter than a wait for the interpreter's lock
     status = there.decode(inputs, outputs, plan, workspace);

@@ -3,6 +3,7 @@
 
 #include "flashlatent/plan.h"
 #include "python/src/decode_arguments.h"
+#include "python/src/in_use.h"
 #include "python/src/memory.h"
 
 namespace flashlatent::python {
@@ -34,6 +35,7 @@ class Plan {
   Device device_;
   Buffer plan_;
   Buffer workspace_;
+  InUse plan_use_, workspace_use_;
   bool scheduled_ = false;  // into plan_
 };
 

@@ -1,8 +1,11 @@
 #include "core/apart.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <iterator>
 
+#include "core/decode_inputs.h"
 #include "core/message.h"
 #include "core/overlap.h"
 #include "core/return_if_error.h"
@@ -75,27 +78,12 @@ Status expect_apart(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
   const ConstTensorView out = outputs.out, lse = outputs.lse, space = bytes_of(workspace, device),
                         planned = bytes_of(plan, device);
   const std::array<NamedView, 3> written = {{{"out", &out}, {"lse", &lse}, {"workspace", &space}}};
-  const std::array<NamedView, 21> read = {{{"q", &inputs.q},
-                                           {"kv_cache", &inputs.kv_cache},
-                                           {"block_table", &inputs.block_table},
-                                           {"cache_seqlens", &inputs.cache_seqlens},
-                                           {"indices", &inputs.indices},
-                                           {"topk_length", &inputs.topk_length},
-                                           {"cu_seqlens_q", &inputs.cu_seqlens_q},
-                                           {"attn_sink", &inputs.attn_sink},
-                                           {"key_cache", &inputs.key_cache},
-                                           {"value_cache", &inputs.value_cache},
-                                           {"key_scale", &inputs.key_scale},
-                                           {"value_scale", &inputs.value_scale},
-                                           {"kv_scale", &inputs.kv_scale},
-                                           {"q_scale", &inputs.q_scale},
-                                           {"alibi_slopes", &inputs.alibi_slopes},
-                                           {"extra_kv_cache", &inputs.extra_kv_cache},
-                                           {"extra_indices", &inputs.extra_indices},
-                                           {"extra_topk_length", &inputs.extra_topk_length},
-                                           {"extra_block_table", &inputs.extra_block_table},
-                                           {"extra_cache_seqlens", &inputs.extra_cache_seqlens},
-                                           {"plan", &planned}}};
+  std::array<NamedView, std::size(kDecodeInputs) + 1> read;
+  std::transform(std::begin(kDecodeInputs), std::end(kDecodeInputs), read.begin(),
+                 [&](const DecodeInput& input) {
+                   return NamedView{input.name, &(inputs.*input.view)};
+                 });
+  read.back() = {"plan", &planned};
   return expect_apart(written, read);
 }
 

@@ -1,17 +1,19 @@
-// The memory of a rank that its peers write to in an exchange, byte by byte, for host and device.
+// The memory of a rank that its peers write to, byte by byte, for host and device.
 //
-//   count    how many exchanges this rank has done (Epoch)
-//   words    [parity][sender][32 packs][3][32]
+//   count    how many calls this rank has done (Epoch): exchanges of results and gatherings of queries
+//   words    [parity][sender][lines][32]
 //
-// A pack is 16 neighbours of a row and the row's lse. It travels as three words of 16 bytes, each 12 bytes of
-// the pack and a tag that says which exchange it is of. A word is written and read as one, so who finds the
-// tag has the rest: the message is its own flag. (The idea is that of NCCL's LL protocol.) Packs are counted
-// over all rows of a rank, whatever the shapes; those of a warp lie so that each of its stores is 512 bytes.
+// A pack is neighbours of a row: of results 16 elements and the row's lse, of queries 48 bytes. It travels as
+// some words of 16 bytes, each 12 bytes of the pack and a tag that says which call it is of. A word is
+// written and read as one, so who finds the tag has the rest: the message is its own flag. (The idea is that
+// of NCCL's LL protocol.) Packs are counted over all rows of a rank, whatever the shapes; those of a warp lie
+// in as many lines as a pack has words, so that each of its stores is 512 bytes.
 //
-// Why two parities are enough. A rank R sends exchange e + 2 after its launch of e + 1 has ended. That launch
-// has read a word of e + 1 from every peer P. P sent it after its launch of e had ended, and so had read
+// Why two parities are enough. A rank R sends call e + 2 after its launch of e + 1 has ended. That launch has
+// read a word of e + 1 from every peer P. P sent it after its launch of e had ended, and so had read
 // everything of e that R overwrites now. All ranks make the same calls, and a call without rows is none, so
-// each exchange has a word from each rank to each.
+// each call has a word from each rank to each. What a call is does not matter: gatherings alone, exchanges
+// alone and both in any order are the same, as long as a half is at one place for both.
 #pragma once
 
 #include <algorithm>
@@ -26,13 +28,24 @@
 
 namespace flashlatent::exchange {
 
-inline constexpr int kPackElements = 16;  // with an lse 36 bytes: three words, without a byte to spare
-inline constexpr int kPackWords = 3;
+/// Sixteen neighbours of a row of results, and its lse: 36 bytes, without a byte to spare.
+struct ResultPack {
+  static constexpr int kExtent = 16;  // elements of 16 bits
+  static constexpr int kWords = 3;
+};
+/// Of a row of queries.
+struct QueryPack {
+  static constexpr int kExtent = 48;  // bytes
+  static constexpr int kWords = 4;
+};
+
 inline constexpr int kWordBytes = 16;
-inline constexpr int kGroup = 32;  // packs
+inline constexpr int kWordData = 12;
+inline constexpr int kGroup = 32;  // words of a line, packs of a warp
+inline constexpr std::size_t kLineBytes = std::size_t{kGroup} * kWordBytes;
 inline constexpr std::size_t kCountBytes = 256;
 
-/// Which exchange it is. Every CTA of a launch reads the count, and adds its arrivals when it has. What all
+/// Which call it is. Every CTA of a launch reads the count, and adds its arrivals when it has. What all
 /// of them add is one exchange, and what some of them add is less, so all read the same number.
 struct Epoch {
   static constexpr int kArrivalBits = 12;
@@ -46,48 +59,53 @@ struct Epoch {
   }
 
   FLASHLATENT_EXCHANGE_FUNCTION int parity() const { return static_cast<int>(number % 2); }
-  /// Memory that was never written has tag 0, which no exchange has. Other tags of a parity come again after
-  /// 2^32 exchanges; a word that was not written since would have to be read in just that one.
+  /// Memory that was never written has tag 0, which no call has. Other tags of a parity come again after
+  /// 2^32 calls; a word that was not written since would have to be read in just that one.
   FLASHLATENT_EXCHANGE_FUNCTION std::uint32_t tag() const {
     const auto low = static_cast<std::uint32_t>(number);
     return low == 0 ? 1 : low;  // an odd one is of the other parity
   }
 };
 
+template <class Pack>
 struct Layout {
-  int world, v_dim;
-  std::size_t groups;  // of packs from one rank that there is room for
+  int world;
+  int packs;          // in a row
+  std::size_t lines;  // of words from one rank that there is room for, whatever the packs
 
-  /// In a row.
-  FLASHLATENT_EXCHANGE_FUNCTION int packs() const { return (v_dim + kPackElements - 1) / kPackElements; }
   /// The first word of a pack that `sender` writes in `receiver`'s memory; the others are `kGroup` words on.
   FLASHLATENT_EXCHANGE_FUNCTION std::size_t word(int parity, int sender, int receiver, int pack) const {
     const int place = sender < receiver ? sender : sender - 1;  // nobody sends to itself
-    const std::size_t group = (std::size_t(parity) * (world - 1) + place) * groups + pack / kGroup;
-    return kCountBytes + (group * kPackWords * kGroup + pack % kGroup) * kWordBytes;
+    const std::size_t half = (std::size_t(parity) * (world - 1) + place) * lines;
+    const std::size_t line = half + std::size_t(pack / kGroup) * Pack::kWords;
+    return kCountBytes + (line * kGroup + pack % kGroup) * kWordBytes;
   }
-  FLASHLATENT_EXCHANGE_FUNCTION static constexpr std::size_t group_bytes() {
-    return std::size_t{kGroup} * kPackWords * kWordBytes;
-  }
-  std::size_t bytes() const { return kCountBytes + 2 * (std::size_t(world) - 1) * groups * group_bytes(); }
-  /// How many rows of a rank there is room for. Packs are counted in 30 bits, so that a thread's next is an
-  /// int.
+  std::size_t bytes() const { return kCountBytes + 2 * (std::size_t(world) - 1) * lines * kLineBytes; }
+  /// How many rows of a rank there is room for. Packs of all peers are counted in 30 bits, so that a thread's
+  /// next is an int.
   std::size_t rows() const {
-    return std::min(groups * kGroup, std::size_t{1} << 30) / static_cast<std::size_t>(std::max(packs(), 1));
+    const std::size_t most = (std::size_t{1} << 30) / (std::size_t(world) - 1);
+    return std::min(lines / Pack::kWords * kGroup, most) / static_cast<std::size_t>(std::max(packs, 1));
   }
 };
 
-/// The least layout for `rows` rows of a rank.
-inline Layout layout_for(int rows, int v_dim, int world) {
-  Layout layout{world, v_dim, 0};
-  layout.groups = (std::size_t(rows) * layout.packs() + kGroup - 1) / kGroup;
-  return layout;
+template <class Pack>
+int packs_of(int extent) {
+  return (extent + Pack::kExtent - 1) / Pack::kExtent;
 }
 
-/// What `bytes` are, among two ranks or more: the same in calls of any shapes.
-inline Layout layout_of(std::size_t bytes, int v_dim, int world) {
+/// The least layout for `rows` rows of a rank, of so many elements or bytes.
+template <class Pack>
+Layout<Pack> layout_for(int rows, int extent, int world) {
+  const int packs = packs_of<Pack>(extent);
+  return {world, packs, (std::size_t(rows) * packs + kGroup - 1) / kGroup * Pack::kWords};
+}
+
+/// What `bytes` are, among two ranks or more: the same in calls of any shapes and packs.
+template <class Pack>
+Layout<Pack> layout_of(std::size_t bytes, int extent, int world) {
   const std::size_t words = bytes > kCountBytes ? bytes - kCountBytes : 0;
-  return {world, v_dim, words / (2 * (std::size_t(world) - 1) * Layout::group_bytes())};
+  return {world, packs_of<Pack>(extent), words / (2 * (std::size_t(world) - 1) * kLineBytes)};
 }
 
 }  // namespace flashlatent::exchange

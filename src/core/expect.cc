@@ -103,6 +103,19 @@ Status expect_fp8_584_strides(const char* name, const ConstTensorView& view) {
   return {};
 }
 
+Status expect_gathered(const ConstTensorView& block_table, const ConstTensorView& cu_seqlens,
+                       const ConstTensorView& first_token, Device device) {
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("block_table", block_table, Dtype::kI32, device, {-1, -1}));
+  const std::int64_t batch = block_table.shape[0];
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("cu_seqlens", cu_seqlens, Dtype::kI32, device, {batch + 1}));
+  if (!first_token.present()) return {};
+  return expect_strided("first_token", first_token, Dtype::kI32, device, {batch});
+}
+
+bool is_half(Dtype dtype) {
+  return dtype == Dtype::kBF16 || dtype == Dtype::kF16;
+}
+
 Status expect_integers(const char* name, const ConstTensorView& view, Device device, const Extents& shape) {
   const bool wide = view.present() && view.dtype == Dtype::kI64;
   return expect_strided(name, view, wide ? Dtype::kI64 : Dtype::kI32, device, shape);

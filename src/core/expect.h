@@ -52,6 +52,13 @@ Status expect_positive(const char* name, const ConstTensorView& scale);
 /// A uint8 cache: does its last dimension name a format?
 Status expect_fp8_format(const char* name, const ConstTensorView& view);
 
+/// What names the tokens that are gathered: a page table, cu_seqlens, and first_token, which may be absent.
+Status expect_gathered(const ConstTensorView& block_table, const ConstTensorView& cu_seqlens,
+                       const ConstTensorView& first_token, Device device);
+
+/// bf16 or fp16.
+bool is_half(Dtype dtype);
+
 /// Are all extents from 0 to 2^30, so that kernels can count with 32 bits?
 Status expect_countable(const char* name, const ConstTensorView& view);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/e4m3_latent.h"
+#include "core/enum_names.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "core/message.h"
@@ -11,6 +12,17 @@
 namespace flashlatent {
 
 namespace {
+
+constexpr EnumName<KvFormat> kFormats[] = {{KvFormat::kPlain, "plain"},
+                                           {KvFormat::kFp8_656, "fp8_656"},
+                                           {KvFormat::kE4m3, "e4m3"},
+                                           {KvFormat::kFp8_584, "fp8_584"}};
+constexpr EnumName<KvLayout> kLayouts[] = {
+    {KvLayout::kLatent, "latent"}, {KvLayout::kSeparate, "separate"}, {KvLayout::kPacked, "packed"}};
+constexpr EnumName<PrefixSharing> kSharings[] = {
+    {PrefixSharing::kOff, "off"}, {PrefixSharing::kAuto, "auto"}, {PrefixSharing::kAlways, "always"}};
+constexpr EnumName<Products> kProducts[] = {
+    {Products::kAuto, "auto"}, {Products::kBf16, "bf16"}, {Products::kFp8, "fp8"}};
 
 Status in_range(const char* field, std::int64_t value, std::int64_t low, std::int64_t high) {
   if (value >= low && value <= high) return {};
@@ -151,74 +163,28 @@ Status validate_shard(const DecodeProblem& p) {
 }  // namespace
 
 const char* to_string(KvFormat format) {
-  switch (format) {
-    case KvFormat::kPlain:
-      return "plain";
-    case KvFormat::kFp8_656:
-      return "fp8_656";
-    case KvFormat::kE4m3:
-      return "e4m3";
-    case KvFormat::kFp8_584:
-      return "fp8_584";
-  }
-  return "unknown";
+  return name_of(kFormats, format);
+}
+Result<KvFormat> kv_format_from_name(std::string_view name) {
+  return value_of(kFormats, name, "KV format", "plain, fp8_656, fp8_584 and e4m3");
 }
 
 const char* to_string(KvLayout layout) {
-  switch (layout) {
-    case KvLayout::kLatent:
-      return "latent";
-    case KvLayout::kSeparate:
-      return "separate";
-    case KvLayout::kPacked:
-      return "packed";
-  }
-  return "unknown";
-}
-
-Result<KvFormat> kv_format_from_name(std::string_view name) {
-  for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kE4m3, KvFormat::kFp8_584}) {
-    if (name == to_string(format)) return format;
-  }
-  return invalid_argument("KV format is '", name, "'; plain, fp8_656, fp8_584 and e4m3 are accepted");
+  return name_of(kLayouts, layout);
 }
 
 const char* to_string(PrefixSharing sharing) {
-  switch (sharing) {
-    case PrefixSharing::kOff:
-      return "off";
-    case PrefixSharing::kAuto:
-      return "auto";
-    case PrefixSharing::kAlways:
-      return "always";
-  }
-  return "unknown";
+  return name_of(kSharings, sharing);
+}
+Result<PrefixSharing> prefix_sharing_from_name(std::string_view name) {
+  return value_of(kSharings, name, "prefix sharing", "off, auto and always");
 }
 
 const char* to_string(Products products) {
-  switch (products) {
-    case Products::kAuto:
-      return "auto";
-    case Products::kBf16:
-      return "bf16";
-    case Products::kFp8:
-      return "fp8";
-  }
-  return "unknown";
+  return name_of(kProducts, products);
 }
-
 Result<Products> products_from_name(std::string_view name) {
-  for (Products products : {Products::kAuto, Products::kBf16, Products::kFp8}) {
-    if (name == to_string(products)) return products;
-  }
-  return invalid_argument("products is '", name, "'; auto, bf16 and fp8 are accepted");
-}
-
-Result<PrefixSharing> prefix_sharing_from_name(std::string_view name) {
-  for (PrefixSharing sharing : {PrefixSharing::kOff, PrefixSharing::kAuto, PrefixSharing::kAlways}) {
-    if (name == to_string(sharing)) return sharing;
-  }
-  return invalid_argument("prefix sharing is '", name, "'; off, auto and always are accepted");
+  return value_of(kProducts, name, "products", "auto, bf16 and fp8");
 }
 
 std::string to_string(const DecodeProblem& p) {

@@ -1,23 +1,20 @@
 #include "flashlatent/status.h"
 
+#include "core/enum_names.h"
+
 namespace flashlatent {
 
+constexpr EnumName<StatusCode> kCodes[] = {
+    {StatusCode::kOk, "ok"},
+    {StatusCode::kInvalidArgument, "invalid argument"},
+    {StatusCode::kUnsupported, "unsupported"},
+    {StatusCode::kUnavailable, "unavailable"},
+    {StatusCode::kExhausted, "exhausted"},
+    {StatusCode::kInternal, "internal error"},
+};
+
 const char* to_string(StatusCode code) {
-  switch (code) {
-    case StatusCode::kOk:
-      return "ok";
-    case StatusCode::kInvalidArgument:
-      return "invalid argument";
-    case StatusCode::kUnsupported:
-      return "unsupported";
-    case StatusCode::kUnavailable:
-      return "unavailable";
-    case StatusCode::kExhausted:
-      return "exhausted";
-    case StatusCode::kInternal:
-      return "internal error";
-  }
-  return "unknown";
+  return name_of(kCodes, code);
 }
 
 }  // namespace flashlatent

@@ -1,19 +1,27 @@
 #include "flashlatent/tensor.h"
 
+#include "core/enum_names.h"
 #include "core/message.h"
 
 namespace flashlatent {
 
+namespace {
+
+constexpr EnumName<Dtype> kDtypes[] = {{Dtype::kBF16, "bf16"}, {Dtype::kF16, "fp16"}, {Dtype::kF32, "fp32"},
+                                       {Dtype::kI32, "int32"}, {Dtype::kU8, "uint8"}, {Dtype::kI64, "int64"}};
+
+}  // namespace
+
 std::size_t size_of(Dtype dtype) {
   switch (dtype) {
+    case Dtype::kU8:
+      return 1;
     case Dtype::kBF16:
     case Dtype::kF16:
       return 2;
     case Dtype::kF32:
     case Dtype::kI32:
       return 4;
-    case Dtype::kU8:
-      return 1;
     case Dtype::kI64:
       return 8;
   }
@@ -21,21 +29,7 @@ std::size_t size_of(Dtype dtype) {
 }
 
 const char* to_string(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kBF16:
-      return "bf16";
-    case Dtype::kF16:
-      return "fp16";
-    case Dtype::kF32:
-      return "fp32";
-    case Dtype::kI32:
-      return "int32";
-    case Dtype::kU8:
-      return "uint8";
-    case Dtype::kI64:
-      return "int64";
-  }
-  return "unknown";
+  return name_of(kDtypes, dtype);
 }
 
 std::string to_string(Device device) {

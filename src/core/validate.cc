@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include "core/expect.h"
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
 #include "core/input_check.h"
 #include "core/latent_format.h"
 #include "core/message.h"
@@ -15,9 +12,14 @@ namespace flashlatent {
 
 namespace {
 
+/// Refuses tensors that are given, but have no meaning in the problem.
 Status absent(const char* name, const ConstTensorView& view, const char* why) {
   if (!view.present()) return {};
   return invalid_argument(name, " is given, but ", why);
+}
+Status absent(std::initializer_list<std::pair<const char*, const ConstTensorView*>> views, const char* why) {
+  for (const auto& [name, view] : views) FLASHLATENT_RETURN_IF_ERROR(absent(name, *view, why));
+  return {};
 }
 
 /// Checks cu_seqlens_q's values on the CPU, where kernels index by them. On a device they are not read.
@@ -29,24 +31,12 @@ Status validate_begins(const DecodeProblem& problem, const DecodeInputs& inputs)
 /// Checks a latent cache of any format, in pages of `page_size` tokens.
 Status validate_pages(const char* name, const ConstTensorView& view, const DecodeProblem::Cache& cache,
                       int page_size, Device device) {
-  switch (cache.format) {
-    case KvFormat::kFp8_656:
-      FLASHLATENT_RETURN_IF_ERROR(
-          expect(name, view, Dtype::kU8, device, {-1, page_size, 1, fp8_656::kTokenBytes}));
-      break;
-    case KvFormat::kFp8_584:
-      FLASHLATENT_RETURN_IF_ERROR(
-          expect(name, view, Dtype::kU8, device, {-1, page_size, 1, fp8_584::kTokenBytes}));
-      return expect_fp8_584_strides(name, view);
-    case KvFormat::kE4m3:
-      FLASHLATENT_RETURN_IF_ERROR(expect(name, view, Dtype::kU8, device, {-1, page_size, 1, cache.qk_dim}));
-      break;
-    case KvFormat::kPlain:
-      FLASHLATENT_RETURN_IF_ERROR(
-          expect(name, view, cache.dtype, device, {-1, page_size, cache.heads, cache.qk_dim}));
-      break;
-  }
-  return innermost_contiguous(name, view);
+  const bool plain = cache.format == KvFormat::kPlain;
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect(name, view, plain ? cache.dtype : Dtype::kU8, device,
+             {-1, page_size, plain ? cache.heads : 1, last_extent(cache.format, cache.qk_dim)}));
+  return cache.format == KvFormat::kFp8_584 ? expect_fp8_584_strides(name, view)
+                                            : innermost_contiguous(name, view);
 }
 
 Status validate_latent_scales(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
@@ -60,13 +50,12 @@ Status validate_latent_scales(const DecodeProblem& problem, const DecodeInputs& 
 Status validate_latent_cache(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const auto& cache = problem.cache;
   FLASHLATENT_RETURN_IF_ERROR(validate_pages("kv_cache", inputs.kv_cache, cache, cache.page_size, device));
-  for (const auto& [name, view] : {std::pair<const char*, ConstTensorView>{"key_cache", inputs.key_cache},
-                                   {"value_cache", inputs.value_cache},
-                                   {"key_scale", inputs.key_scale},
-                                   {"value_scale", inputs.value_scale},
-                                   {"alibi_slopes", inputs.alibi_slopes}}) {
-    FLASHLATENT_RETURN_IF_ERROR(absent(name, view, "the problem's cache is latent"));
-  }
+  FLASHLATENT_RETURN_IF_ERROR(absent({{"key_cache", &inputs.key_cache},
+                                      {"value_cache", &inputs.value_cache},
+                                      {"key_scale", &inputs.key_scale},
+                                      {"value_scale", &inputs.value_scale},
+                                      {"alibi_slopes", &inputs.alibi_slopes}},
+                                     "the problem's cache is latent"));
   return validate_latent_scales(problem, inputs, device);
 }
 
@@ -74,31 +63,26 @@ Status validate_latent_cache(const DecodeProblem& problem, const DecodeInputs& i
 Status validate_extra_cache(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const ExtraCache& extra = problem.cache.extra;
   const auto& query = problem.query;
-  auto refuse_all = [&](std::initializer_list<std::pair<const char*, const ConstTensorView*>> views,
-                        const char* why) {
-    for (const auto& [name, view] : views) FLASHLATENT_RETURN_IF_ERROR(absent(name, *view, why));
-    return Status{};
-  };
   if (!extra.enabled) {
-    return refuse_all({{"extra_kv_cache", &inputs.extra_kv_cache},
-                       {"extra_indices", &inputs.extra_indices},
-                       {"extra_topk_length", &inputs.extra_topk_length},
-                       {"extra_block_table", &inputs.extra_block_table},
-                       {"extra_cache_seqlens", &inputs.extra_cache_seqlens}},
-                      "the problem has no extra cache");
+    return absent({{"extra_kv_cache", &inputs.extra_kv_cache},
+                   {"extra_indices", &inputs.extra_indices},
+                   {"extra_topk_length", &inputs.extra_topk_length},
+                   {"extra_block_table", &inputs.extra_block_table},
+                   {"extra_cache_seqlens", &inputs.extra_cache_seqlens}},
+                  "the problem has no extra cache");
   }
   FLASHLATENT_RETURN_IF_ERROR(
       validate_pages("extra_kv_cache", inputs.extra_kv_cache, problem.cache, extra.page_size, device));
   if (extra.indexed) {
-    FLASHLATENT_RETURN_IF_ERROR(refuse_all({{"extra_block_table", &inputs.extra_block_table},
-                                            {"extra_cache_seqlens", &inputs.extra_cache_seqlens}},
-                                           "the extra cache goes by extra_indices"));
+    FLASHLATENT_RETURN_IF_ERROR(absent({{"extra_block_table", &inputs.extra_block_table},
+                                        {"extra_cache_seqlens", &inputs.extra_cache_seqlens}},
+                                       "the extra cache goes by extra_indices"));
     return expect_strided("extra_indices", inputs.extra_indices, Dtype::kI32, device,
                           {query.batch, query.tokens, extra.topk});
   }
   FLASHLATENT_RETURN_IF_ERROR(
-      refuse_all({{"extra_indices", &inputs.extra_indices}, {"extra_topk_length", &inputs.extra_topk_length}},
-                 "the extra cache goes by extra_block_table"));
+      absent({{"extra_indices", &inputs.extra_indices}, {"extra_topk_length", &inputs.extra_topk_length}},
+             "the extra cache goes by extra_block_table"));
   return expect_strided("extra_block_table", inputs.extra_block_table, Dtype::kI32, device,
                         {query.batch, extra.max_pages});
 }
@@ -122,9 +106,7 @@ Status validate_extra_lengths(const DecodeProblem& problem, const ConstTensorVie
 Status validate_plan_begins(const DecodeProblem& problem, const ConstTensorView& begins, Device device) {
   if (!problem.query.ragged) return absent("cu_seqlens_q", begins, "the problem is not ragged");
   if (!begins.present()) return {};
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect("cu_seqlens_q", begins, Dtype::kI32, device, {problem.query.batch + 1LL}));
-  return innermost_contiguous("cu_seqlens_q", begins);
+  return expect_strided("cu_seqlens_q", begins, Dtype::kI32, device, {problem.query.batch + 1LL});
 }
 
 Status validate_scale(const char* name, const ConstTensorView& scale, const DecodeProblem& problem,
@@ -140,50 +122,42 @@ Status validate_separate_caches(const DecodeProblem& problem, const DecodeInputs
   const std::int64_t pages = inputs.key_cache.present() ? inputs.key_cache.shape[0] : -1;
   const std::int64_t x = plain ? 8 : 16;
   if (cache.layout == KvLayout::kPacked) {
-    FLASHLATENT_RETURN_IF_ERROR(expect("key_cache", inputs.key_cache, dtype, device,
-                                       {-1, cache.heads, cache.qk_dim / x, cache.page_size, x}));
-    FLASHLATENT_RETURN_IF_ERROR(expect("value_cache", inputs.value_cache, dtype, device,
-                                       {pages, cache.heads, cache.v_dim, cache.page_size}));
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("key_cache", inputs.key_cache, dtype, device,
+                                               {-1, cache.heads, cache.qk_dim / x, cache.page_size, x}));
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("value_cache", inputs.value_cache, dtype, device,
+                                               {pages, cache.heads, cache.v_dim, cache.page_size}));
   } else {
-    FLASHLATENT_RETURN_IF_ERROR(expect("key_cache", inputs.key_cache, dtype, device,
-                                       {-1, cache.page_size, cache.heads, cache.qk_dim}));
-    FLASHLATENT_RETURN_IF_ERROR(expect("value_cache", inputs.value_cache, dtype, device,
-                                       {pages, cache.page_size, cache.heads, cache.v_dim}));
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("key_cache", inputs.key_cache, dtype, device,
+                                               {-1, cache.page_size, cache.heads, cache.qk_dim}));
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("value_cache", inputs.value_cache, dtype, device,
+                                               {pages, cache.page_size, cache.heads, cache.v_dim}));
   }
-  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("key_cache", inputs.key_cache));
-  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("value_cache", inputs.value_cache));
-  for (const auto& [name, view] :
-       {std::pair<const char*, const ConstTensorView*>{"kv_cache", &inputs.kv_cache},
-        {"kv_scale", &inputs.kv_scale},
-        {"q_scale", &inputs.q_scale}}) {
-    FLASHLATENT_RETURN_IF_ERROR(absent(name, *view, "the problem has separate keys and values"));
-  }
+  FLASHLATENT_RETURN_IF_ERROR(
+      absent({{"kv_cache", &inputs.kv_cache}, {"kv_scale", &inputs.kv_scale}, {"q_scale", &inputs.q_scale}},
+             "the problem has separate keys and values"));
   FLASHLATENT_RETURN_IF_ERROR(validate_scale("key_scale", inputs.key_scale, problem, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_scale("value_scale", inputs.value_scale, problem, device));
   if (!problem.options.separate.alibi) {
     return absent("alibi_slopes", inputs.alibi_slopes, "the problem has alibi off");
   }
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect("alibi_slopes", inputs.alibi_slopes, Dtype::kF32, device, {problem.query.heads}));
-  return innermost_contiguous("alibi_slopes", inputs.alibi_slopes);
+  return expect_strided("alibi_slopes", inputs.alibi_slopes, Dtype::kF32, device, {problem.query.heads});
 }
 
 /// Checks the tensors that say which tokens a query token attends to: page table and lengths, or indices.
 Status validate_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const auto& query = problem.query;
   if (!problem.sparse.enabled) {
-    FLASHLATENT_RETURN_IF_ERROR(absent("indices", inputs.indices, "the problem is dense"));
-    FLASHLATENT_RETURN_IF_ERROR(absent("topk_length", inputs.topk_length, "the problem is dense"));
-    FLASHLATENT_RETURN_IF_ERROR(expect("block_table", inputs.block_table, Dtype::kI32, device,
-                                       {query.batch, problem.cache.max_pages}));
-    FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("block_table", inputs.block_table));
+    FLASHLATENT_RETURN_IF_ERROR(
+        absent({{"indices", &inputs.indices}, {"topk_length", &inputs.topk_length}}, "the problem is dense"));
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("block_table", inputs.block_table, Dtype::kI32, device,
+                                               {query.batch, problem.cache.max_pages}));
     return validate_lengths(problem, lengths_of(problem, inputs), device);
   }
-  FLASHLATENT_RETURN_IF_ERROR(absent("block_table", inputs.block_table, "sparse decode goes by indices"));
-  FLASHLATENT_RETURN_IF_ERROR(absent("cache_seqlens", inputs.cache_seqlens, "sparse decode goes by indices"));
-  FLASHLATENT_RETURN_IF_ERROR(expect("indices", inputs.indices, Dtype::kI32, device,
-                                     {query.batch, query.tokens, problem.sparse.topk}));
-  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("indices", inputs.indices));
+  FLASHLATENT_RETURN_IF_ERROR(
+      absent({{"block_table", &inputs.block_table}, {"cache_seqlens", &inputs.cache_seqlens}},
+             "sparse decode goes by indices"));
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("indices", inputs.indices, Dtype::kI32, device,
+                                             {query.batch, query.tokens, problem.sparse.topk}));
   return validate_lengths(problem, lengths_of(problem, inputs), device);
 }
 
@@ -214,24 +188,22 @@ Status validate_inputs(const DecodeProblem& problem, const DecodeInputs& inputs,
   const auto& [query, cache, sparse, options] = problem;
   const Dtype dtype = query.e4m3 ? Dtype::kU8 : cache.dtype;
   if (query.ragged) {
-    FLASHLATENT_RETURN_IF_ERROR(expect("q", inputs.q, dtype, device, {-1, query.heads, cache.qk_dim}));
     FLASHLATENT_RETURN_IF_ERROR(
-        expect("cu_seqlens_q", inputs.cu_seqlens_q, Dtype::kI32, device, {query.batch + 1LL}));
-    FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("cu_seqlens_q", inputs.cu_seqlens_q));
+        expect_strided("q", inputs.q, dtype, device, {-1, query.heads, cache.qk_dim}));
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect_strided("cu_seqlens_q", inputs.cu_seqlens_q, Dtype::kI32, device, {query.batch + 1LL}));
   } else {
     FLASHLATENT_RETURN_IF_ERROR(
-        expect("q", inputs.q, dtype, device, {query.batch, query.tokens, query.heads, cache.qk_dim}));
+        expect_strided("q", inputs.q, dtype, device, {query.batch, query.tokens, query.heads, cache.qk_dim}));
     FLASHLATENT_RETURN_IF_ERROR(absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem is not ragged"));
   }
-  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("q", inputs.q));
   FLASHLATENT_RETURN_IF_ERROR(cache.layout == KvLayout::kLatent
                                   ? validate_latent_cache(problem, inputs, device)
                                   : validate_separate_caches(problem, inputs, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_extra_cache(problem, inputs, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_tokens(problem, inputs, device));
   if (options.attn_sink) {
-    FLASHLATENT_RETURN_IF_ERROR(expect("attn_sink", inputs.attn_sink, Dtype::kF32, device, {query.heads}));
-    return innermost_contiguous("attn_sink", inputs.attn_sink);
+    return expect_strided("attn_sink", inputs.attn_sink, Dtype::kF32, device, {query.heads});
   }
   return absent("attn_sink", inputs.attn_sink, "the problem has attn_sink off");
 }
@@ -241,14 +213,13 @@ Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs,
   const auto& [query, cache, sparse, options] = problem;
   FLASHLATENT_RETURN_IF_ERROR(validate_inputs(problem, inputs, device));
   if (query.ragged) {
-    FLASHLATENT_RETURN_IF_ERROR(
-        expect("out", outputs.out, cache.dtype, device, {inputs.q.shape[0], query.heads, cache.v_dim}));
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("out", outputs.out, cache.dtype, device,
+                                               {inputs.q.shape[0], query.heads, cache.v_dim}));
     if (device.type == DeviceType::kCpu) FLASHLATENT_RETURN_IF_ERROR(validate_begins(problem, inputs));
   } else {
-    FLASHLATENT_RETURN_IF_ERROR(expect("out", outputs.out, cache.dtype, device,
-                                       {query.batch, query.tokens, query.heads, cache.v_dim}));
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("out", outputs.out, cache.dtype, device,
+                                               {query.batch, query.tokens, query.heads, cache.v_dim}));
   }
-  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("out", outputs.out));
   return expect("lse", outputs.lse, Dtype::kF32, device, {query.batch, query.heads, query.tokens});
 }
 

@@ -102,8 +102,7 @@ schedule::CostModel of_waves(const Costs& of_h200, const schedule::Geometry& g, 
 
 PrefixCosts of_prefixes(double head_elements, int tile_rows, int dim, int block_tokens,
                         const schedule::Workers& workers) {
-  using enum Field;
-  constexpr Kernel kKernel = Kernel::kPrefill;
+  constexpr Kernel kKernel = Kernel::kGqa128;
   constexpr Situation kShared = Situation::kSharedPrefix;
   const auto picoseconds = [](double value, float factor) {
     return std::max(1, static_cast<std::int32_t>(value * factor));
@@ -111,7 +110,7 @@ PrefixCosts of_prefixes(double head_elements, int tile_rows, int dim, int block_
   const schedule::CostModel unit = of(kKernel, kShared).on(workers);
   return {.read = picoseconds(4 * head_elements / kRates.l2, workers.clock),
           .tile = picoseconds(4 * tile_rows * head_elements / kRates.products, workers.products),
-          .member = scaled(nanoseconds(kKernel, kShared, kPerMember), workers.clock) * kPicoseconds,
+          .member = scaled(constants(kKernel, kShared).per_member, workers.clock) * kPicoseconds,
           .call = unit.per_call * kPicoseconds,
           .unit_block = scaled_block(unit.per_block, dim, block_tokens)};
 }

@@ -12,6 +12,7 @@ namespace flashlatent::cost {
 /// Rates of an H200.
 struct Rates {
   std::int32_t share = 348;     ///< Bytes in 10 ns: a multiprocessor's share of the memory bandwidth.
+  std::int32_t in_calls = 357;  ///< As `share`, as the times of gqa_16's calls show it.
   std::int32_t most = 650;      ///< Bytes in 10 ns that one multiprocessor reads while few others do.
   std::int32_t l2 = 9;          ///< TB/s from L2; 64 requests that share 8,192 tokens took 0.246 ms.
   std::int32_t products = 450;  ///< TFLOP/s of a row tile's products.

@@ -12,9 +12,9 @@ namespace {
 /// Nanoseconds that a call saves for each partial result that a packed plan avoids.
 std::int32_t spared_partial(const schedule::Geometry& g) {
   using enum Situation;
-  if (g.tile_rows <= 16) return nanoseconds(Kernel::kPlan, kRows16, Field::kPerMerge);
-  if (g.lanes == 1) return nanoseconds(Kernel::kPlan, kRows64, Field::kPerMerge);
-  return nanoseconds(Kernel::kPlan, kTiles, Field::kPerMerge);
+  if (g.tile_rows <= 16) return constants(Kernel::kPlan, kRows16).per_merge;
+  if (g.lanes == 1) return constants(Kernel::kPlan, kRows64).per_merge;
+  return constants(Kernel::kPlan, kTiles).per_merge;
 }
 
 /// Equal cuts leave two partial results a part. Packing avoids 0.84 a request, since more requests give more
@@ -30,8 +30,8 @@ std::int64_t packing_time(const schedule::Geometry& g, const schedule::Workers& 
   using enum Situation;
   // Warps pack the stretches side by side, and the requests of a stretch one after another.
   const std::int64_t takes = g.requests / schedule::stretches_of(g).count;
-  const std::int64_t time = nanoseconds(Kernel::kPlan, kPacking, Field::kPerCall) +
-                            takes * nanoseconds(Kernel::kPlan, kPacking, Field::kPerMember);
+  const std::int64_t time =
+      constants(Kernel::kPlan, kPacking).per_call + takes * constants(Kernel::kPlan, kPacking).per_member;
   return scaled(static_cast<std::int32_t>(time), workers.clock);
 }
 

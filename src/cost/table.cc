@@ -2,19 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 
 #include "core/message.h"
 #include "cost/model.h"
 
 namespace flashlatent::cost {
-
-std::string to_string(const Row& row) {
-  return message(kKernelNames[static_cast<std::size_t>(row.kernel)], " ",
-                 kSituationNames[static_cast<std::size_t>(row.situation)], " ",
-                 kFieldNames[static_cast<std::size_t>(row.field)], ": ", row.nanoseconds, " ns, from ",
-                 row.from);
-}
 
 std::int32_t as_blocks(std::int32_t nanoseconds, std::int32_t block, std::int32_t block_of_h200) {
   return scaled(nanoseconds, block == 0 ? 1 : static_cast<float>(block) / static_cast<float>(block_of_h200));

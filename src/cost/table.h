@@ -1,7 +1,10 @@
-// The constants of all kernels in one table (h200.inc): a row a constant, each with its source. Rows are
-// looked up at compile time: asking for a situation without rows, or writing a row twice, does not compile.
+// The constants of all kernels in one table (h200.inc): a row a situation and source. Constants are looked up
+// at compile time: asking for a situation without rows, or writing a constant twice, does not compile.
 #pragma once
 
+#include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -16,16 +19,16 @@ enum class Kernel : std::uint8_t {
   kLatent,  ///< Added to every kernel for latent caches.
   kFp8Rows32,
   kFp8Rows16Team8,
-  kE4m3,
+  kMla64E4m3,
   kMla16Transposed,
   kMla16,
   kMla16Team4,
   kMla16Team8,
   kMla16Team16,
-  kPaged,
-  kPaged128,
+  kGqa16,
+  kGqa128Split,
   kPlan,  ///< The planner: its own time, and what its cuts are worth to a call.
-  kPrefill,
+  kGqa128,
   kFp8Rows64,
   kMla64Pingpong,
   kMla64Roles,
@@ -87,94 +90,51 @@ enum class Situation : std::uint8_t {
   kDim64,
   kDim128,
   kDim256,
+  // What calls take, for picks (cost/times.h). Plans are cut by the rows above.
+  kTimes,            ///< One row tile.
+  kTimesOfTiles,     ///< Several row tiles.
+  kTimesByTokens,    ///< As kTimes, with tokens copied one by one.
+  kTeamQueryTokens,  ///< Added for several query tokens of calls by teams.
+  kTimesRows8,       ///< Keys and values of one query token, in row tiles of at most 8 rows; likewise 16.
+  kTimesRows16,
+  kTimesQueryTokens8,  ///< The same of several query tokens.
+  kTimesQueryTokens16,
+  kTimesQueryTokensDim256,  ///< The same of heads of 256 elements and more than 4 rows.
+  kTimesDim64,              ///< As kDim64.
   // The planner's.
   kPacking,  ///< Packing requests into parts.
 };
-inline constexpr const char* kSituationNames[] = {"rows8",
-                                                  "rows16",
-                                                  "rows32",
-                                                  "rows64",
-                                                  "rows64_by_tokens",
-                                                  "tiles",
-                                                  "fp8",
-                                                  "e4m3_rows8",
-                                                  "e4m3_rows16",
-                                                  "e4m3_rows32",
-                                                  "e4m3_rows64",
-                                                  "fp8_584_rows8",
-                                                  "fp8_584_rows16",
-                                                  "fp8_584_rows32",
-                                                  "e4m3_teams",
-                                                  "fp8_584",
-                                                  "fp8_584_tiles",
-                                                  "listed_shares",
-                                                  "listed_shares_of_tiles",
-                                                  "listed_shares_rows8",
-                                                  "listed_shares_rows16",
-                                                  "listed_shares_rows32",
-                                                  "teams",
-                                                  "teams_of_tiles",
-                                                  "teams_of_few_blocks",
-                                                  "shares",
-                                                  "shares_of_tiles",
-                                                  "shares_of_few_rows",
-                                                  "by_memory",
-                                                  "shared_prefix",
-                                                  "turns",
-                                                  "turns_of_tiles",
-                                                  "turns_fp8",
-                                                  "turns_fp8_584",
-                                                  "turns_fp8_584_tiles",
-                                                  "unplanned",
-                                                  "reads_plan",
-                                                  "partials32",
-                                                  "lone_request",
-                                                  "few_requests",
-                                                  "more_tiles",
-                                                  "few_rows",
-                                                  "query_tokens",
-                                                  "by_tokens",
-                                                  "dim64",
-                                                  "dim128",
-                                                  "dim256",
-                                                  "packing"};
 
-/// What a row measures: the fields of schedule::CostModel and of TeamCosts.
-enum class Field : std::uint8_t {
-  kPerBlock,
-  kPerSplit,
-  kPerCall,
-  kPerMerge,
-  kPerBlockAlone,
-  kPerBlockMemory,    ///< A block's bytes at a multiprocessor's share of the bandwidth.
-  kPerBlockProducts,  ///< A block's matrix products.
-  kSharedMerge,
-  kLoneMerge,
-  kBlockHere,
-  kBlockAlone,
-  kBlockStreaming,
-  kLoneRequestMerge,
-  kPerMember,
+/// What rows measure, in nanoseconds: the fields of schedule::CostModel and of TeamCosts.
+struct Constants {
+  std::int32_t per_block = 0;
+  std::int32_t per_split = 0;
+  std::int32_t per_call = 0;
+  std::int32_t per_merge = 0;
+  std::int32_t per_block_alone = 0;
+  std::int32_t per_block_memory = 0;    ///< A block's bytes at a multiprocessor's share of the bandwidth.
+  std::int32_t per_block_products = 0;  ///< A block's matrix products.
+  std::int32_t shared_merge = 0;
+  std::int32_t lone_merge = 0;
+  std::int32_t block_here = 0;
+  std::int32_t block_alone = 0;
+  std::int32_t block_streaming = 0;
+  std::int32_t lone_request_merge = 0;
+  std::int32_t per_member = 0;
+  std::int32_t lone_share = 0;  ///< A call in which each part has one share of one item, beside its blocks.
 };
-inline constexpr const char* kFieldNames[] = {
-    "per_block",        "per_split",          "per_call",           "per_merge",  "per_block_alone",
-    "per_block_memory", "per_block_products", "shared_merge",       "lone_merge", "block_here",
-    "block_alone",      "block_streaming",    "lone_request_merge", "per_member"};
 
-/// One constant of the table.
+/// A row of the table. A situation has a row for each source, and a constant in one of them.
 struct Row {
   Kernel kernel;
   Situation situation;
-  Field field;
-  std::int32_t nanoseconds;
+  Constants constants;
   const char* from;  ///< Source: a results file, or the page that gives the measurements (h200.inc).
 };
-std::string to_string(const Row& row);
 
 namespace rows {
 using enum Kernel;
 using enum Situation;
-using enum Field;
 inline constexpr Row kH200[] = {
 #include "cost/h200.inc"
 };
@@ -227,44 +187,47 @@ struct TeamCosts {
 std::string to_string(const schedule::CostModel& costs);
 std::string to_string(const TeamCosts& costs);
 
-/// One constant; 0 if the situation has rows, but none for this field.
-consteval std::int32_t nanoseconds(Kernel kernel, Situation situation, Field field) {
+/// A situation's constants, of all its rows.
+consteval Constants constants(Kernel kernel, Situation situation) {
+  using Numbers = std::array<std::int32_t, sizeof(Constants) / sizeof(std::int32_t)>;
   bool known = false;
-  int found = 0;
-  std::int32_t value = 0;
+  Numbers all = {};
   for (const Row& row : rows::kH200) {
     if (row.kernel != kernel || row.situation != situation) continue;
     known = true;
-    if (row.field != field) continue;
-    ++found;
-    value = row.nanoseconds;
+    const auto numbers = std::bit_cast<Numbers>(row.constants);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (all[i] != 0 && numbers[i] != 0) throw std::logic_error("the table has this constant twice");
+      all[i] += numbers[i];
+    }
   }
   if (!known) throw std::logic_error("the table has no such situation of this kernel");
-  if (found > 1) throw std::logic_error("the table has this constant twice");
-  return value;
+  return std::bit_cast<Constants>(all);
 }
 
 /// The costs of segments and calls in a situation.
 consteval Costs of(Kernel kernel, Situation situation) {
-  return {.beside = {.per_block = nanoseconds(kernel, situation, Field::kPerBlock),
-                     .per_split = nanoseconds(kernel, situation, Field::kPerSplit),
-                     .per_call = nanoseconds(kernel, situation, Field::kPerCall),
-                     .per_merge = nanoseconds(kernel, situation, Field::kPerMerge),
-                     .per_block_alone = nanoseconds(kernel, situation, Field::kPerBlockAlone)},
-          .block_memory = nanoseconds(kernel, situation, Field::kPerBlockMemory),
-          .block_products = nanoseconds(kernel, situation, Field::kPerBlockProducts)};
+  const Constants c = constants(kernel, situation);
+  return {.beside = {.per_block = c.per_block,
+                     .per_split = c.per_split,
+                     .per_call = c.per_call,
+                     .per_merge = c.per_merge,
+                     .per_block_alone = c.per_block_alone},
+          .block_memory = c.per_block_memory,
+          .block_products = c.per_block_products};
 }
 
 /// The costs of a kernel by teams.
 consteval TeamCosts of_teams(Kernel kernel, Situation situation = Situation::kTeams) {
-  return {.call = nanoseconds(kernel, situation, Field::kPerCall),
-          .shared_merge = nanoseconds(kernel, situation, Field::kSharedMerge),
-          .lone_merge = nanoseconds(kernel, situation, Field::kLoneMerge),
-          .block_here = nanoseconds(kernel, situation, Field::kBlockHere),
-          .block_alone = nanoseconds(kernel, situation, Field::kBlockAlone),
-          .block_streaming = nanoseconds(kernel, situation, Field::kBlockStreaming),
-          .block_memory = nanoseconds(kernel, situation, Field::kPerBlockMemory),
-          .lone_request = nanoseconds(kernel, situation, Field::kLoneRequestMerge)};
+  const Constants c = constants(kernel, situation);
+  return {.call = c.per_call,
+          .shared_merge = c.shared_merge,
+          .lone_merge = c.lone_merge,
+          .block_here = c.block_here,
+          .block_alone = c.block_alone,
+          .block_streaming = c.block_streaming,
+          .block_memory = c.per_block_memory,
+          .lone_request = c.lone_request_merge};
 }
 
 }  // namespace flashlatent::cost

@@ -2,7 +2,6 @@
 // accuracy by it.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "flashlatent/decode.h"

@@ -84,6 +84,7 @@ decltype(flashlatent::combine) combine;
 /// combine() for partial results of 16 bits.
 decltype(flashlatent::combine) combine_halves;
 decltype(flashlatent::exchange_combine) exchange_combine;
+decltype(flashlatent::exchange_gather) exchange_gather;
 
 /// flashlatent::check_inputs() on device memory, one kernel launch. Arguments are already validated.
 Status check_inputs(const input_check::Tables& tables, InputOffence* offence, const Executor& executor);

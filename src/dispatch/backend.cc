@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "core/enum_names.h"
 #include "core/message.h"
 #include "cpu/parallel.h"
 #include "dispatch/kernel_table.h"
@@ -9,14 +10,17 @@
 
 namespace flashlatent {
 
-const char* to_string(Backend backend) {
-  return backend == Backend::kCpu ? "cpu" : "cuda";
-}
+namespace {
 
+constexpr EnumName<Backend> kBackends[] = {{Backend::kCpu, "cpu"}, {Backend::kCuda, "cuda"}};
+
+}  // namespace
+
+const char* to_string(Backend backend) {
+  return name_of(kBackends, backend);
+}
 Result<Backend> backend_from_name(std::string_view name) {
-  if (name == "cpu") return Backend::kCpu;
-  if (name == "cuda") return Backend::kCuda;
-  return invalid_argument("backend is '", name, "'; cpu and cuda are accepted");
+  return value_of(kBackends, name, "backend", "cpu and cuda");
 }
 
 Status available(Backend backend) {

@@ -56,7 +56,8 @@ Status validate_exchange(const Peers& peers, const ConstTensorView& partial_out,
   FLASHLATENT_RETURN_IF_ERROR(expect_units("partial_out", partial_out));
   FLASHLATENT_RETURN_IF_ERROR(expect_units("out", out));
   const std::size_t rows =
-      exchange::layout_of(peers.bytes, static_cast<int>(d_v), static_cast<int>(world)).rows();
+      exchange::layout_of<exchange::ResultPack>(peers.bytes, static_cast<int>(d_v), static_cast<int>(world))
+          .rows();
   if (static_cast<std::size_t>(batch * s_q * (h_q / world)) > rows) {
     return Status(StatusCode::kExhausted,
                   message("partial_out has ", batch * s_q * (h_q / world), " rows of a rank; memory of ",
@@ -66,10 +67,36 @@ Status validate_exchange(const Peers& peers, const ConstTensorView& partial_out,
                              : Status{};
 }
 
+Status validate_gather(const Peers& peers, const ConstTensorView& q, const TensorView& gathered,
+                       Device device) {
+  FLASHLATENT_RETURN_IF_ERROR(validate_peers(peers));
+  const auto world = static_cast<int>(peers.memory.size());
+  const Dtype dtype = q.present() ? q.dtype : Dtype::kBF16;
+  if (dtype != Dtype::kBF16 && dtype != Dtype::kF16 && dtype != Dtype::kU8) {
+    return invalid_argument("q is ", to_string(q), "; bf16, fp16 and uint8, which is e4m3, are accepted");
+  }
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("q", q, dtype, device, {-1, -1, -1, -1}));
+  FLASHLATENT_RETURN_IF_ERROR(expect_countable("q", q));
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("gathered", gathered, dtype, device,
+                                             {q.shape[0], q.shape[1], q.shape[2] * world, q.shape[3]}));
+  const std::int64_t count = q.shape[0] * q.shape[1] * q.shape[2];
+  const auto row_bytes = static_cast<int>(q.shape[3] * static_cast<std::int64_t>(size_of(q.dtype)));
+  const std::size_t rows = exchange::layout_of<exchange::QueryPack>(peers.bytes, row_bytes, world).rows();
+  if (static_cast<std::size_t>(count) <= rows) return {};
+  return Status(StatusCode::kExhausted,
+                message("q has ", count, " rows of ", row_bytes, " bytes; memory of ", peers.bytes,
+                        " bytes has room for ", rows, ", see exchange_gather_bytes()"));
+}
+
 }  // namespace
 
 std::size_t exchange_bytes(int rows, int v_dim, int world) {
-  return exchange::layout_for(rows, v_dim, world).bytes();
+  return exchange::layout_for<exchange::ResultPack>(rows, v_dim, world).bytes();
+}
+
+std::size_t exchange_gather_bytes(int rows, int d, int world) {
+  return exchange::layout_for<exchange::QueryPack>(rows, d * static_cast<int>(sizeof(std::uint16_t)), world)
+      .bytes();
 }
 
 Status exchange_combine(const Peers& peers, const ConstTensorView& partial_out,
@@ -84,6 +111,16 @@ Status exchange_combine(const Peers& peers, const ConstTensorView& partial_out,
   }
 #endif
   return unsupported("partial_out is on the CPU; GPUs that write to each other's memory exchange so");
+}
+
+Status exchange_gather(const Peers& peers, const ConstTensorView& q, const TensorView& gathered,
+                       const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
+  FLASHLATENT_RETURN_IF_ERROR(validate_gather(peers, q, gathered, device_of(executor)));
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) return cuda::exchange_gather(peers, q, gathered, executor);
+#endif
+  return unsupported("q is on the CPU; GPUs that write to each other's memory gather so");
 }
 
 }  // namespace flashlatent

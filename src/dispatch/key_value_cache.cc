@@ -10,10 +10,6 @@ namespace flashlatent {
 
 namespace {
 
-bool is_half(Dtype dtype) {
-  return dtype == Dtype::kBF16 || dtype == Dtype::kF16;
-}
-
 /// Extents that the tensors of a cache have in common.
 struct Shape {
   std::int64_t pages, page_size, heads, qk_dim, v_dim;
@@ -109,12 +105,7 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   const Device device = device_of(executor);
   FLASHLATENT_ASSIGN_OR_RETURN(const Shape shape, check_cache("cache.", cache, device));
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided("block_table", block_table, Dtype::kI32, device, {-1, -1}));
-  const std::int64_t batch = block_table.shape[0];
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided("cu_seqlens", cu_seqlens, Dtype::kI32, device, {batch + 1}));
-  if (first_token.present()) {
-    FLASHLATENT_RETURN_IF_ERROR(expect_strided("first_token", first_token, Dtype::kI32, device, {batch}));
-  }
+  FLASHLATENT_RETURN_IF_ERROR(expect_gathered(block_table, cu_seqlens, first_token, device));
   FLASHLATENT_RETURN_IF_ERROR(check_rows(keys, values, -1, shape, device));
   FLASHLATENT_RETURN_IF_ERROR(check_apart({"cache.keys", cache.keys}, {"cache.values", cache.values},
                                           {"keys", keys}, {"values", values}));

@@ -11,10 +11,6 @@ namespace flashlatent {
 
 namespace {
 
-bool is_half(Dtype dtype) {
-  return dtype == Dtype::kBF16 || dtype == Dtype::kF16;
-}
-
 /// Elements of a token of this cache.
 std::int64_t elements_of(const ConstTensorView& view) {
   return elements_of(latent_format(view), view.shape[view.rank - 1]);
@@ -109,12 +105,7 @@ Status validate_gather(const ConstTensorView& kv_cache, const ConstTensorView& b
                        const ConstTensorView& out, const ConstTensorView& kv_scale, Device device) {
   FLASHLATENT_RETURN_IF_ERROR(expect_cache("kv_cache", kv_cache, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_scale("kv_scale", kv_scale, "kv_cache", kv_cache, device));
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided("block_table", block_table, Dtype::kI32, device, {-1, -1}));
-  const std::int64_t batch = block_table.shape[0];
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided("cu_seqlens", cu_seqlens, Dtype::kI32, device, {batch + 1}));
-  if (first_token.present()) {
-    FLASHLATENT_RETURN_IF_ERROR(expect_strided("first_token", first_token, Dtype::kI32, device, {batch}));
-  }
+  FLASHLATENT_RETURN_IF_ERROR(expect_gathered(block_table, cu_seqlens, first_token, device));
   if (out.present() && !is_half(out.dtype) && out.dtype != kv_cache.dtype) {
     return invalid_argument("out is ", to_string(out), "; ", to_string(kv_cache.dtype),
                             " (as it is in kv_cache), bf16 and fp16 are accepted");

@@ -68,6 +68,20 @@ struct Lengths {
   }
 };
 
+/// Checks what schedule() is given, and holds this rank's tokens in the plan.
+template <class Choice>
+Result<Lengths> take_lengths(const Choice& choice, const PlanLengths& lengths, Memory plan,
+                             const Executor& here) {
+  const auto& [problem, executor, device, selection] = choice;
+  const Memory used{plan.data, selection.plan_bytes};
+  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, used.bytes));
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart(lengths, used, device));
+  FLASHLATENT_ASSIGN_OR_RETURN(schedule::HeldTokens held,
+                               hold_tokens(problem, selection, lengths.cache, used, here));
+  return Lengths{lengths, held};
+}
+
 /// Calls `use` with the lengths of items with two lists. Ragged requests' missing query tokens cost nothing
 /// in the plan, except with fixed splits, because a walk must then find the lengths that the plan had.
 template <class Use>
@@ -157,29 +171,19 @@ std::size_t Plan::workspace_bytes() const {
 }
 
 Status Plan::schedule(const PlanLengths& lengths, Memory plan) const {
-  const auto& [problem, executor, device, selection] = *choice_;
-  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device));
-  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
-  FLASHLATENT_RETURN_IF_ERROR(expect_apart(lengths, {plan.data, selection.plan_bytes}, device));
-  const Executor here = on_stream(executor, stream_);
-  FLASHLATENT_ASSIGN_OR_RETURN(
-      schedule::HeldTokens held,
-      hold_tokens(problem, selection, lengths.cache, {plan.data, selection.plan_bytes}, here));
-  return build_plan(selection, {lengths, held}, {}, nullptr, plan, here);
+  const Executor here = on_stream(choice_->executor, stream_);
+  FLASHLATENT_ASSIGN_OR_RETURN(const Lengths own, take_lengths(*choice_, lengths, plan, here));
+  return build_plan(choice_->selection, own, {}, nullptr, plan, here);
 }
 
 Status Plan::schedule(const PlanLengths& lengths, const HostPages& pages, Memory plan) const {
   const auto& [problem, executor, device, selection] = *choice_;
-  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device));
-  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
-  FLASHLATENT_RETURN_IF_ERROR(expect_apart(lengths, {plan.data, selection.plan_bytes}, device));
+  if (problem.options.prefix_sharing != PrefixSharing::kOff) {  // also where the kernel cannot share
+    FLASHLATENT_RETURN_IF_ERROR(validate_host_pages(problem, pages));
+  }
   const Executor here = on_stream(executor, stream_);
-  FLASHLATENT_ASSIGN_OR_RETURN(
-      schedule::HeldTokens held,
-      hold_tokens(problem, selection, lengths.cache, {plan.data, selection.plan_bytes}, here));
-  const Lengths own{lengths, held};
+  FLASHLATENT_ASSIGN_OR_RETURN(const Lengths own, take_lengths(*choice_, lengths, plan, here));
   if (selection.prefix.requests == 0) return build_plan(selection, own, {}, nullptr, plan, here);
-  FLASHLATENT_RETURN_IF_ERROR(validate_host_pages(problem, pages));
   const auto* contexts = static_cast<const std::int32_t*>(pages.cache_seqlens.data);
   std::pmr::vector<std::int32_t> held_lengths(scratch());
   if (const schedule::HeldShape shape = schedule::held_shape(problem); !shape.shard.is_all()) {

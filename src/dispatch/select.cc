@@ -7,6 +7,7 @@
 #include "cost/device.h"
 #include "cost/model.h"
 #include "cost/packing.h"
+#include "cost/times.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
 #include "dispatch/former_names.h"
@@ -92,12 +93,36 @@ std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& p
   return no_prefixes.empty() ? "" : "prefix_sharing is always, but " + no_prefixes;
 }
 
+/// May requests differ in length, and is it known what that costs? Indices mostly name as many tokens for
+/// each; with batch_invariant the batch must decide nothing.
+bool lengths_vary(const DecodeProblem& problem) {
+  const auto& [query, cache, sparse, options] = problem;
+  return !sparse.enabled && !query.ragged && !cache.extra.enabled && cache.format == KvFormat::kPlain &&
+         !options.batch_invariant && options.prefix_sharing == PrefixSharing::kOff &&
+         (options.window == 0 || cache.layout != KvLayout::kLatent);
+}
+
+/// What a call takes by a geometry of the kernel.
+schedule::CallTimes times_of(const DecodeKernel& kernel, const DecodeProblem& problem,
+                             const schedule::Geometry& g, const schedule::Workers& workers) {
+  const std::int64_t estimate = schedule::estimate(g);
+  const bool never = g.cost.per_call >= cost::kNever.per_call;
+  if (kernel.backend != Backend::kCuda || never || !lengths_vary(problem)) return {estimate, estimate};
+  const auto times = [&](const schedule::Geometry& of) {
+    return kernel.times == nullptr ? cost::as_cut(of) : kernel.times(problem, of, workers);
+  };
+  schedule::Geometry nearer = g;
+  nearer.max_tokens = std::min(g.max_tokens, cost::kFarTokens);
+  return {times(g).equal, times(nearer).varied};
+}
+
 /// Chooses the candidate's geometry anew, for requests of typical_problem()'s lengths.
 Status choose_for(const DecodeProblem& typical, const schedule::Workers& workers, Candidate& candidate) {
-  schedule::Geometry chosen = candidate.kernel->geometry(typical, workers_in_call(typical, workers));
+  const schedule::Workers here = workers_in_call(typical, workers);
+  schedule::Geometry chosen = candidate.kernel->geometry(typical, here);
   FLASHLATENT_RETURN_IF_ERROR(schedule::validate(chosen));
   chosen.shard = candidate.at_reach.shard;
-  candidate.estimate = schedule::estimate(chosen);
+  candidate.times = times_of(*candidate.kernel, typical, chosen, here);
   candidate.geometry = with_reach(chosen, candidate.at_reach);
   return schedule::validate(candidate.geometry);
 }
@@ -154,7 +179,9 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
                                           problem.cache.max_pages, " nothing would be gained");
         }
       }
-      candidate.estimate = schedule::estimate(candidate.geometry);
+      candidate.times = in_turn ? schedule::CallTimes{schedule::estimate(candidate.geometry),
+                                                      schedule::estimate(candidate.geometry)}
+                                : times_of(kernel, problem, candidate.geometry, here);
       candidate.at_reach = candidate.geometry;
       if (typical) FLASHLATENT_RETURN_IF_ERROR(choose_for(*typical, workers, candidate));
     }
@@ -167,7 +194,7 @@ const Candidate* cheapest(const std::vector<Candidate>& candidates) {
   const Candidate* best = nullptr;
   for (const Candidate& candidate : candidates) {
     if (!candidate.reason.empty()) continue;
-    if (best == nullptr || candidate.estimate < best->estimate) best = &candidate;
+    if (best == nullptr || cost::expected(candidate.times) < cost::expected(best->times)) best = &candidate;
   }
   return best;
 }
@@ -203,7 +230,10 @@ std::string explain(const std::vector<Candidate>& candidates) {
       if (&candidate != best && candidate.geometry.cost.per_call >= cost::kNever.per_call) {
         text += message(", ", kOnlyByName);
       } else if (takers > 1) {
-        text += message(", estimated at ", static_cast<double>(candidate.estimate) / 1000, " us");
+        text += message(", estimated at ", static_cast<double>(candidate.times.equal) / 1000, " us");
+        if (candidate.times.varied != candidate.times.equal) {
+          text += message(", ", static_cast<double>(candidate.times.varied) / 1000, " if lengths vary");
+        }
       }
       if (candidate.prefix.requests > 0) text += ", shares prefixes";
       if (!candidate.no_prefixes.empty()) text += ", shares no prefixes: " + candidate.no_prefixes;
@@ -214,6 +244,18 @@ std::string explain(const std::vector<Candidate>& candidates) {
 }
 
 namespace {
+
+/// All candidates of an executor that can run here, and the workers that they were asked for.
+struct Considered {
+  schedule::Workers workers;
+  std::vector<Candidate> list;
+};
+Result<Considered> consider(const DecodeProblem& problem, const Executor& executor, Purpose purpose) {
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(const schedule::Workers workers, workers_of(executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(std::vector<Candidate> list, candidates(problem, executor, workers, purpose));
+  return Considered{workers, std::move(list)};
+}
 
 /// The least size of a plan. Callers allocate for the largest batch, and smaller batches may have more parts;
 /// a plan of 144 parts with few requests fits into this.
@@ -253,18 +295,17 @@ Sizes sizes_of(const DecodeProblem& problem, const std::vector<Candidate>& candi
 }
 
 Result<Selection> select(const DecodeProblem& problem, const Executor& executor, Purpose purpose) {
-  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  Result<schedule::Workers> workers = workers_of(executor);
-  if (!workers.ok()) return workers.status();
-  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers, purpose);
-  if (!list.ok()) return list.status();
-  const Candidate* best = cheapest(*list);
-  if (best == nullptr) return none_takes(problem, *list);
-  Selection selection{
-      .kernel = best->kernel, .geometry = best->geometry, .estimate = best->estimate, .prefix = best->prefix};
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto considered, consider(problem, executor, purpose));
+  const auto& [workers, list] = considered;
+  const Candidate* best = cheapest(list);
+  if (best == nullptr) return none_takes(problem, list);
+  Selection selection{.kernel = best->kernel,
+                      .geometry = best->geometry,
+                      .estimate = best->times.equal,
+                      .prefix = best->prefix};
   if (purpose == Purpose::kTurns) return selection;
-  selection.packs = packs(problem, *best, *workers);
-  const Sizes sizes = sizes_of(problem, *list, *best);
+  selection.packs = packs(problem, *best, workers);
+  const Sizes sizes = sizes_of(problem, list, *best);
   selection.held_bytes = schedule::held_bytes(schedule::held_shape(problem));
   const auto with_held = [&](std::size_t bytes) {
     return selection.held_bytes == 0 ? bytes : (bytes + 15) / 16 * 16 + selection.held_bytes;
@@ -288,22 +329,19 @@ Result<const DecodeKernel*> kernel_of_call(const DecodeKernel& picked, const Dec
 }
 
 Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor) {
-  Result<Selection> selection = select(problem, executor);
-  if (!selection.ok()) return selection.status();
-  return std::string(selection->kernel->name);
+  FLASHLATENT_ASSIGN_OR_RETURN(const Selection selection, select(problem, executor));
+  return std::string(selection.kernel->name);
 }
 
 Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& problem, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  Result<schedule::Workers> workers = workers_of(executor);
-  if (!workers.ok()) return workers.status();
-  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
-  if (!list.ok()) return list.status();
-  if (cheapest(*list) == nullptr) return none_takes(problem, *list);
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto considered, consider(problem, executor, Purpose::kDecode));
+  const std::vector<Candidate>& list = considered.list;
+  const Candidate* best = cheapest(list);
+  if (best == nullptr) return none_takes(problem, list);
   std::vector<std::string> names;
-  for (const Candidate& candidate : *list) {
+  for (const Candidate& candidate : list) {
     const bool by_name = candidate.geometry.cost.per_call >= cost::kNever.per_call;
-    if (candidate.reason.empty() && (!by_name || &candidate == cheapest(*list))) {
+    if (candidate.reason.empty() && (!by_name || &candidate == best)) {
       names.emplace_back(candidate.kernel->name);
     }
   }
@@ -311,12 +349,8 @@ Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& proble
 }
 
 Result<std::string> explain_for(Purpose purpose, const DecodeProblem& problem, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  Result<schedule::Workers> workers = workers_of(executor);
-  if (!workers.ok()) return workers.status();
-  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers, purpose);
-  if (!list.ok()) return list.status();
-  return explain(*list);
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto considered, consider(problem, executor, purpose));
+  return explain(considered.list);
 }
 
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor) {

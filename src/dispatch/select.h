@@ -15,7 +15,7 @@ namespace flashlatent {
 struct Selection {
   const DecodeKernel* kernel = nullptr;
   schedule::Geometry geometry = {};
-  std::int64_t estimate = 0;  ///< The candidate's.
+  std::int64_t estimate = 0;  ///< The candidate's time of equal lengths.
   prefix::Shape prefix = {};  ///< With 0 requests: no prefixes are shared.
   bool packs = true;          ///< May its plan pack requests into parts?
   std::size_t plan_bytes = 0;
@@ -32,12 +32,12 @@ struct Candidate {
   schedule::Geometry at_reach = {};
   prefix::Shape prefix = {};     ///< Set if shared prefixes are wanted and the kernel can share them.
   std::string no_prefixes = {};  ///< Why it cannot, if they are wanted.
-  /// schedule::estimate() of the geometry, of requests as long as it reaches or as Options::typical_tokens
-  /// says; nanoseconds, if the kernel takes the problem. It is positive. It
-  /// does not fall with more requests, tokens or heads as long as the call is cut in the same way (partition,
-  /// team, lanes, rounds, parts). Where the way changes, or a round of row tiles is filled better, the picked
-  /// kernel's estimate may fall, but not below half (tests/dispatch_estimates_test.cc).
-  std::int64_t estimate = 0;
+  /// What a call takes by the geometry, of requests as long as it reaches or as Options::typical_tokens says,
+  /// and of requests of which only the longest is; nanoseconds, if the kernel takes the problem. Both are
+  /// positive. They do not fall with more requests, tokens or heads as long as the call is cut in the same
+  /// way (partition, team, lanes, rounds, parts). Where the way changes, or a round of row tiles is filled
+  /// better, those of the picked kernel may fall, but not below half (tests/dispatch_estimates_test.cc).
+  schedule::CallTimes times = {};
 };
 
 /// The call that a problem is for.
@@ -52,8 +52,8 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
                                           const schedule::Workers& workers,
                                           Purpose purpose = Purpose::kDecode);
 
-/// The candidate with the least estimate among those that take the problem, the first if several are equal;
-/// null if none takes it.
+/// The candidate with the least cost::expected() time among those that take the problem, the first if several
+/// are equal; null if none takes it.
 const Candidate* cheapest(const std::vector<Candidate>& candidates);
 
 /// May the candidate's plan pack requests into parts? On the CPU always: planning takes little time beside a

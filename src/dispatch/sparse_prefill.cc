@@ -156,9 +156,8 @@ Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const Spa
 Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& inputs,
                                                    const SparsePrefillOptions& options,
                                                    const Executor& executor) {
-  const Result<Chosen> chosen = choose(inputs, options, executor);
-  if (!chosen.ok()) return chosen.status();
-  return chosen->workspace_bytes();
+  FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose(inputs, options, executor));
+  return chosen.workspace_bytes();
 }
 
 Result<std::string> sparse_prefill_kernel(const SparsePrefillInputs& inputs,
@@ -174,16 +173,15 @@ Result<std::string> sparse_prefill_kernel(const SparsePrefillInputs& inputs,
 
 Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutputs& outputs,
                       const SparsePrefillOptions& options, Memory workspace, const Executor& executor) {
-  const Result<Chosen> chosen = choose(inputs, options, executor);
-  if (!chosen.ok()) return chosen.status();
-  const DecodeProblem& problem = chosen->call.problem;
-  const Selection& selection = chosen->selection;
+  FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose(inputs, options, executor));
+  const DecodeProblem& problem = chosen.call.problem;
+  const Selection& selection = chosen.selection;
   FLASHLATENT_RETURN_IF_ERROR(validate_outputs(problem, outputs, device_of(executor)));
-  FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, chosen->workspace_bytes(), kAlignment));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, chosen.workspace_bytes(), kAlignment));
   FLASHLATENT_RETURN_IF_ERROR(
-      expect_apart(inputs, outputs, {workspace.data, chosen->workspace_bytes()}, device_of(executor)));
+      expect_apart(inputs, outputs, {workspace.data, chosen.workspace_bytes()}, device_of(executor)));
   if (problem.query.batch == 0) return {};
-  const DecodeInputs& decode_inputs = chosen->call.inputs;
+  const DecodeInputs& decode_inputs = chosen.call.inputs;
   const DecodeOutputs decode_outputs{with_query_token(outputs.out), with_last_query_token(outputs.lse)};
   FLASHLATENT_ASSIGN_OR_RETURN(
       const DecodeKernel* kernel,

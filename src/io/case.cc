@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/decode_inputs.h"
+#include "core/enum_names.h"
 #include "core/message.h"
 #include "flashlatent/kv_cache.h"
 #include "io/case_check.h"
@@ -17,8 +18,10 @@ namespace flashlatent::io {
 
 namespace {
 
-constexpr std::array kKinds = {CaseKind::kDenseDecode, CaseKind::kSparseDecode, CaseKind::kPagedDecode,
-                               CaseKind::kSparsePrefill};
+constexpr EnumName<CaseKind> kKinds[] = {{CaseKind::kDenseDecode, "dense_decode"},
+                                         {CaseKind::kSparseDecode, "sparse_decode"},
+                                         {CaseKind::kPagedDecode, "paged_decode"},
+                                         {CaseKind::kSparsePrefill, "sparse_prefill"}};
 constexpr std::array<std::string_view, 10> kMetadata = {
     "kind",     "softmax_scale", "causal",    "head_dim_v",      "kv_format",
     "soft_cap", "window",        "page_size", "extra_page_size", "products"};
@@ -51,8 +54,8 @@ class Metadata {
  private:
   Status read_kind(CaseKind& kind) const {
     const std::string* text = find("kind");
-    for (CaseKind candidate : kKinds) {
-      if (text != nullptr && *text == to_string(candidate)) {
+    for (const auto& [candidate, name] : kKinds) {
+      if (text != nullptr && *text == name) {
         kind = candidate;
         return {};
       }
@@ -185,17 +188,7 @@ Result<DecodeCase> make_case(Result<SafetensorsFile> file) {
 }  // namespace
 
 const char* to_string(CaseKind kind) {
-  switch (kind) {
-    case CaseKind::kDenseDecode:
-      return "dense_decode";
-    case CaseKind::kSparseDecode:
-      return "sparse_decode";
-    case CaseKind::kPagedDecode:
-      return "paged_decode";
-    case CaseKind::kSparsePrefill:
-      return "sparse_prefill";
-  }
-  return "";
+  return name_of(kKinds, kind);
 }
 
 std::vector<std::string> DecodeCase::unknown_names() const {

@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "core/enum_names.h"
 #include "io/text.h"
 
 namespace flashlatent::io {
@@ -18,7 +19,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array kDtypes = {Dtype::kBF16, Dtype::kF16, Dtype::kF32, Dtype::kI32, Dtype::kU8, Dtype::kI64};
+constexpr EnumName<Dtype> kDtypes[] = {{Dtype::kBF16, "BF16"}, {Dtype::kF16, "F16"}, {Dtype::kF32, "F32"},
+                                       {Dtype::kI32, "I32"},   {Dtype::kU8, "U8"},   {Dtype::kI64, "I64"}};
 
 /// The format's names, and bits an element. Of a name that is not here the data's size cannot be checked.
 constexpr std::pair<std::string_view, int> kBits[] = {
@@ -106,8 +108,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     }
     if (state_ != State::kDtype) return unexpected(in_quotes(text));
     entry_.dtype_name = text;
-    for (Dtype dtype : kDtypes) {
-      if (text == safetensors_name(dtype)) entry_.dtype = dtype;
+    for (const auto& [dtype, name] : kDtypes) {
+      if (text == name) entry_.dtype = dtype;
     }
     if (text == "F8_E4M3") entry_.dtype = Dtype::kU8;  // its bytes
     state_ = State::kTensor;
@@ -255,21 +257,7 @@ bool has_view(const TensorEntry& entry) {
 }
 
 const char* safetensors_name(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kBF16:
-      return "BF16";
-    case Dtype::kF16:
-      return "F16";
-    case Dtype::kF32:
-      return "F32";
-    case Dtype::kI32:
-      return "I32";
-    case Dtype::kU8:
-      return "U8";
-    case Dtype::kI64:
-      return "I64";
-  }
-  return "";
+  return name_of(kDtypes, dtype);
 }
 
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view text, std::uint64_t data_bytes) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "flashlatent/decode.h"
+#include "plan/call_times.h"
 #include "plan/held_tokens.h"
 #include "plan/prefix.h"
 #include "plan/schedule.h"
@@ -67,6 +68,10 @@ struct DecodeKernel {
   /// such a problem is not taken, and its schedule. Null: none is taken.
   std::optional<std::string> (*declines_turns)(const DecodeProblem&) = nullptr;
   schedule::Geometry (*turns)(const DecodeProblem&, const schedule::Workers& workers) = nullptr;
+  /// What a dense call takes by a geometry that geometry() made, for `workers`, where lengths may vary and no
+  /// prefixes are shared. Null: what schedule::estimate() says of all lengths alike.
+  schedule::CallTimes (*times)(const DecodeProblem&, const schedule::Geometry&,
+                               const schedule::Workers& workers) = nullptr;
 };
 
 }  // namespace flashlatent

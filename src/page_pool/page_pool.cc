@@ -1,7 +1,9 @@
 #include "flashlatent/page_pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <functional>
 #include <limits>
 #include <new>
 #include <utility>
@@ -19,13 +21,20 @@ Status not_live(PagePool::Sequence sequence) {
                           ") is not live: it was released or is another pool's");
 }
 
+/// Where a pool's generations begin: far from other pools', which so do not take its sequences for theirs.
+std::uint32_t first_generation() {
+  static std::atomic<std::uint32_t> pools = 0;
+  return pools.fetch_add(1, std::memory_order_relaxed) * 0x9E3779B9U;  // 2^32 over the golden ratio
+}
+
 }  // namespace
 
 PagePool::PagePool(int pages, int page_size)
     : page_size_(page_size),
       pages_(pages),
       buckets_(std::bit_ceil(static_cast<unsigned>(pages)), kNone),
-      free_head_(0) {
+      free_head_(0),
+      first_generation_(first_generation()) {
   for (std::int32_t i = 0; i + 1 < pages; ++i) pages_[i].next = i + 1;
   stats_.pages = stats_.free = pages;
 }
@@ -57,7 +66,7 @@ PagePool::Slot* PagePool::find_slot(Sequence sequence) {
 PagePool::Sequence PagePool::new_slot(std::vector<std::int32_t> pages, std::int32_t length) {
   if (free_slots_.empty()) {
     free_slots_.push_back(static_cast<std::int32_t>(slots_.size()));
-    slots_.emplace_back();
+    slots_.emplace_back().generation = first_generation_;
   }
   const std::int32_t index = free_slots_.back();
   free_slots_.pop_back();
@@ -215,6 +224,13 @@ Status PagePool::write_page_table(std::span<const Sequence> batch, int max_pages
   if (block_table.size() != rows * max_pages) {
     return invalid_argument("block_table has ", block_table.size(), " entries, must have ", rows, " x ",
                             max_pages);
+  }
+  const std::less<const std::int32_t*> before;
+  if (before(block_table.data(), cache_seqlens.data() + rows) &&
+      before(cache_seqlens.data(), block_table.data() + block_table.size())) {
+    return invalid_argument("cache_seqlens, at ", static_cast<const void*>(cache_seqlens.data()),
+                            ", overlaps block_table, at ", static_cast<const void*>(block_table.data()),
+                            "; both are written, and must be apart");
   }
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Slot* slot = find_slot(batch[i]);

@@ -1,5 +1,4 @@
 // Does a PagePool's state agree with itself?
-#include <string>
 
 #include "core/message.h"
 #include "flashlatent/page_pool.h"

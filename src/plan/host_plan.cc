@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <limits>
 #include <memory_resource>
 #include <numeric>
@@ -412,6 +411,13 @@ std::int64_t over(std::int64_t x, std::int64_t y) {
   return (x + y - 1) / y;
 }
 
+/// Where all items stay whole.
+std::int64_t whole_estimate(const Geometry& g) {
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  const std::int64_t item = g.cost.per_split + std::int64_t{max_blocks(g)} * whole_block_cost(g);
+  return g.cost.per_call + over(items, g.parts) * item;
+}
+
 /// For partitions by shapes: the time of the CTA with the longest share.
 std::int64_t share_estimate(const Geometry& g) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
@@ -427,11 +433,13 @@ std::int64_t estimate(const Geometry& g) {
     return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
   if (g.requests == 0) return std::max(g.cost.per_call, 0);
   if (is_shares(g.partition) || (g.partition == Partition::kWhole && g.team > 1)) return share_estimate(g);
-  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
-  const std::int64_t item = g.cost.per_split + std::int64_t{max_blocks(g)} * whole_block_cost(g);
-  const std::int64_t whole = (items + g.parts - 1) / g.parts * item;
-  if (g.partition == Partition::kTurns) return g.cost.per_call + whole;
-  return std::min(g.cost.per_call + whole, split_estimate(g));
+  if (g.partition == Partition::kTurns) return whole_estimate(g);
+  return std::min(whole_estimate(g), split_estimate(g));
+}
+
+bool stays_whole(const Geometry& g) {
+  return g.partition == Partition::kWhole || g.partition == Partition::kTurns ||
+         whole_estimate(g) <= split_estimate(g);
 }
 
 std::optional<Geometry> whole_items(Geometry g) {

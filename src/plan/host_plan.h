@@ -30,6 +30,9 @@ void build_on_host(const Geometry& geometry, const RaggedLengths& lengths, void*
 /// change which kernel, and so which bits, a request gets.
 std::int64_t estimate(const Geometry& geometry);
 
+/// Do items of the greatest length stay whole, by estimate()? Of kWhole, kTurns and a line.
+bool stays_whole(const Geometry& geometry);
+
 /// The geometry with one part an item (kWhole): no combine step and no workspace, but one part does the
 /// longest request. Empty if there are more items than parts, or if splits are fixed.
 std::optional<Geometry> whole_items(Geometry geometry);

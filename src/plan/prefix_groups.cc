@@ -1,8 +1,6 @@
 #include "plan/prefix_groups.h"
 
 #include <algorithm>
-#include <limits>
-#include <numeric>
 
 #include "plan/scratch.h"
 

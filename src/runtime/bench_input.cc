@@ -146,9 +146,7 @@ class Maker {
     if (cache.format == KvFormat::kFp8_584) fp8.strides[0] = fp8_584::least_page_stride(page_size);
     Buffer unrounded;
     FLASHLATENT_RETURN_IF_ERROR(fill(unrounded, plain, 1));
-    Result<Buffer> made = Buffer::allocate(executor_, pages * fp8.strides[0]);
-    if (!made.ok()) return made.status();
-    buffer = std::move(*made);
+    FLASHLATENT_ASSIGN_OR_RETURN(buffer, Buffer::allocate(executor_, pages * fp8.strides[0]));
     fp8.data = buffer.data();
     if (cache.format == KvFormat::kE4m3) FLASHLATENT_RETURN_IF_ERROR(make_scale(input_.inputs.kv_scale));
     FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, fp8, executor_, {}, input_.inputs.kv_scale));

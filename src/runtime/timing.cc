@@ -21,6 +21,8 @@ constexpr int kWarmUps = 2;
 // of a second, and an idle chip takes some milliseconds to raise it. So every case starts after a rest
 // (TimingOptions::rest_ms) and with some untimed calls.
 constexpr std::chrono::milliseconds kWarmUpTime{10};
+// On the CPU, of each call: stop repeating after this time, but not before three repeats.
+constexpr std::chrono::seconds kMostCpuTime{3};
 constexpr int kLeastRepeats = 3;
 // Calls in a graph; fewer where they would take longer than kGraphMs. 40 replays then end within 50 ms,
 // before heavy products lower the clock; so do 40 calls without a graph.
@@ -29,9 +31,16 @@ constexpr int kLeastGraphCalls = 4;
 constexpr double kGraphMs = 1.0;
 constexpr std::size_t kFlushBytes = std::size_t{256} << 20;  // an H200 has 60 MB of L2
 
-Timing summarise(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  return {times[times.size() / 2], times.front(), times.back(), static_cast<int>(times.size())};
+using Call = std::function<Status()>;
+
+/// The times of each call.
+std::vector<Timing> summarise(std::vector<std::vector<double>> times) {
+  std::vector<Timing> timings;
+  for (std::vector<double>& of : times) {
+    std::sort(of.begin(), of.end());
+    timings.push_back({of[of.size() / 2], of.front(), of.back(), static_cast<int>(of.size())});
+  }
+  return timings;
 }
 
 /// Memory that is overwritten before each call, if the options ask for it.
@@ -41,9 +50,7 @@ class Flusher {
     Flusher flusher;
     flusher.executor_ = executor;
     if (!options.cold) return flusher;
-    Result<Buffer> buffer = Buffer::allocate(executor, kFlushBytes);
-    if (!buffer.ok()) return buffer.status();
-    flusher.buffer_ = std::move(*buffer);
+    FLASHLATENT_ASSIGN_OR_RETURN(flusher.buffer_, Buffer::allocate(executor, kFlushBytes));
     return flusher;
   }
   Status flush() {
@@ -55,42 +62,24 @@ class Flusher {
   Executor executor_;
 };
 
-Result<Timing> time_on_cpu(const std::function<Status()>& call, const TimingOptions& options,
-                           Flusher& flusher) {
-  using Clock = std::chrono::steady_clock;
-  std::vector<double> times;
-  const auto start = Clock::now();
-  auto too_long = [&] {
-    return std::chrono::duration<double>(Clock::now() - start).count() > options.max_seconds;
-  };
-  for (int i = -kWarmUps; i < options.repeats; ++i) {
-    if (i < 0 && too_long()) continue;
-    FLASHLATENT_RETURN_IF_ERROR(flusher.flush());
-    const auto begin = Clock::now();
-    FLASHLATENT_RETURN_IF_ERROR(call());
-    const std::chrono::duration<double, std::milli> time = Clock::now() - begin;
-    if (i >= 0) times.push_back(time.count());
-    if (static_cast<int>(times.size()) >= kLeastRepeats && too_long()) break;
-  }
-  return summarise(std::move(times));
-}
-
-Result<std::vector<Timing>> time_turn_about_on_cpu(const std::vector<std::function<Status()>>& calls,
-                                                   const TimingOptions& options) {
+Result<std::vector<Timing>> time_on_cpu(const std::vector<Call>& calls, const TimingOptions& options,
+                                        Flusher& flusher) {
   using Clock = std::chrono::steady_clock;
   std::vector<std::vector<double>> times(calls.size());
-  for (int i = -1; i < options.repeats; ++i) {
+  const auto start = Clock::now();
+  auto too_long = [&] { return Clock::now() - start > kMostCpuTime * calls.size(); };
+  for (int i = -kWarmUps; i < options.repeats; ++i) {
+    if (i < 0 && too_long()) continue;
     for (std::size_t k = 0; k < calls.size(); ++k) {
+      FLASHLATENT_RETURN_IF_ERROR(flusher.flush());
       const auto begin = Clock::now();
       FLASHLATENT_RETURN_IF_ERROR(calls[k]());
       const std::chrono::duration<double, std::milli> time = Clock::now() - begin;
       if (i >= 0) times[k].push_back(time.count());
     }
+    if (i + 1 >= kLeastRepeats && too_long()) break;
   }
-  std::vector<Timing> timings;
-  timings.reserve(times.size());
-  for (std::vector<double>& each : times) timings.push_back(summarise(std::move(each)));
-  return timings;
+  return summarise(std::move(times));
 }
 
 #if FLASHLATENT_WITH_CUDA
@@ -118,7 +107,7 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  Status capture(const std::function<Status()>& call, cudaStream_t stream) {
+  Status capture(const Call& call, cudaStream_t stream) {
     FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(
         cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture"));
     Status status = call();
@@ -136,8 +125,16 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
+/// Milliseconds between two events that have passed.
+Result<float> between(const Event& begin, const Event& end) {
+  float ms = 0;
+  FLASHLATENT_RETURN_IF_ERROR(
+      cuda::to_status(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime"));
+  return ms;
+}
+
 /// Milliseconds of a call and its launch, measured once the clock has risen.
-Result<double> try_calls(const std::function<Status()>& call, cudaStream_t stream) {
+Result<double> try_calls(const Call& call, cudaStream_t stream) {
   const Event begin, end;
   double least = std::numeric_limits<double>::infinity();
   const auto start = std::chrono::steady_clock::now();
@@ -146,99 +143,83 @@ Result<double> try_calls(const std::function<Status()>& call, cudaStream_t strea
     FLASHLATENT_RETURN_IF_ERROR(call());
     cudaEventRecord(end.get(), stream);
     FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
-    float ms = 0;
-    FLASHLATENT_RETURN_IF_ERROR(
-        cuda::to_status(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime"));
+    FLASHLATENT_ASSIGN_OR_RETURN(const float ms, between(begin, end));
     least = std::min<double>(least, ms);
   }
   return least;
 }
 
-/// All repeats are enqueued before the first wait, so that the host's time is not measured.
-Result<Timing> time_on_cuda(const std::function<Status()>& call, const TimingOptions& options,
-                            Flusher& flusher, cudaStream_t stream) {
-  Graph graph;
-  std::function<Status()> timed = call;
-  int calls = 1;
-  FLASHLATENT_RETURN_IF_ERROR(call());
-  if (options.graph) {
-    calls = std::max(options.graph_calls, 1);
+/// A call, or a graph of many, between events.
+class TimedCall {
+ public:
+  Status prepare(const Call& call, const TimingOptions& options, cudaStream_t stream) {
+    begins_ = std::vector<Event>(options.repeats);
+    ends_ = std::vector<Event>(options.repeats);
+    launch_ = call;
+    FLASHLATENT_RETURN_IF_ERROR(call());
+    if (!options.graph) return {};
+    calls_ = std::max(options.graph_calls, 1);
     if (!options.cold && options.graph_calls == 0) {
-      Result<double> ms = try_calls(call, stream);
-      if (!ms.ok()) return ms.status();
-      calls = static_cast<int>(std::clamp<double>(kGraphMs / *ms, kLeastGraphCalls, kGraphCalls));
+      FLASHLATENT_ASSIGN_OR_RETURN(const double ms, try_calls(call, stream));
+      calls_ = static_cast<int>(std::clamp<double>(kGraphMs / ms, kLeastGraphCalls, kGraphCalls));
     }
     auto many = [&] {
-      for (int i = 0; i < calls; ++i) FLASHLATENT_RETURN_IF_ERROR(call());
+      for (int i = 0; i < calls_; ++i) FLASHLATENT_RETURN_IF_ERROR(call());
       return Status{};
     };
-    FLASHLATENT_RETURN_IF_ERROR(graph.capture(many, stream));
-    timed = [&] { return graph.launch(stream); };
+    FLASHLATENT_RETURN_IF_ERROR(graph_.capture(many, stream));
+    launch_ = [this, stream] { return graph_.launch(stream); };
+    return {};
   }
-  const std::vector<Event> begins(options.repeats), ends(options.repeats);
+  Status launch() const { return launch_(); }
+  /// The repeat `i` of the call.
+  Status launch(int i, cudaStream_t stream) const {
+    cudaEventRecord(begins_[i].get(), stream);
+    FLASHLATENT_RETURN_IF_ERROR(launch());
+    cudaEventRecord(ends_[i].get(), stream);
+    return {};
+  }
+  Result<std::vector<double>> times() const {
+    std::vector<double> times;
+    for (std::size_t i = 0; i < begins_.size(); ++i) {
+      FLASHLATENT_ASSIGN_OR_RETURN(const float ms, between(begins_[i], ends_[i]));
+      times.push_back(ms / static_cast<float>(calls_));
+    }
+    return times;
+  }
+
+ private:
+  Graph graph_;
+  Call launch_;
+  int calls_ = 1;  // of the graph
+  std::vector<Event> begins_, ends_;
+};
+
+/// All repeats are enqueued before the first wait, so that the host's time is not measured.
+Result<std::vector<Timing>> time_on_cuda(const std::vector<Call>& calls, const TimingOptions& options,
+                                         Flusher& flusher, cudaStream_t stream) {
+  std::vector<TimedCall> timed(calls.size());
+  for (std::size_t k = 0; k < calls.size(); ++k) {
+    FLASHLATENT_RETURN_IF_ERROR(timed[k].prepare(calls[k], options, stream));
+  }
   std::this_thread::sleep_for(std::chrono::milliseconds(options.rest_ms));
   const auto start = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - start < kWarmUpTime) {
-    FLASHLATENT_RETURN_IF_ERROR(timed());
+    for (const TimedCall& call : timed) FLASHLATENT_RETURN_IF_ERROR(call.launch());
     FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
   }
   for (int i = -kWarmUps; i < options.repeats; ++i) {
-    FLASHLATENT_RETURN_IF_ERROR(flusher.flush());
-    if (i >= 0) cudaEventRecord(begins[i].get(), stream);
-    FLASHLATENT_RETURN_IF_ERROR(timed());
-    if (i >= 0) cudaEventRecord(ends[i].get(), stream);
+    for (const TimedCall& call : timed) {
+      FLASHLATENT_RETURN_IF_ERROR(flusher.flush());
+      FLASHLATENT_RETURN_IF_ERROR(i < 0 ? call.launch() : call.launch(i, stream));
+    }
   }
   FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
-  std::vector<double> times;
-  for (int i = 0; i < options.repeats; ++i) {
-    float ms = 0;
-    FLASHLATENT_RETURN_IF_ERROR(
-        cuda::to_status(cudaEventElapsedTime(&ms, begins[i].get(), ends[i].get()), "cudaEventElapsedTime"));
-    times.push_back(ms / calls);
+  std::vector<std::vector<double>> times;
+  for (const TimedCall& call : timed) {
+    FLASHLATENT_ASSIGN_OR_RETURN(times.emplace_back(), call.times());
   }
   return summarise(std::move(times));
-}
-
-/// In each round every call, or a graph of it, is launched once, between events.
-Result<std::vector<Timing>> time_turn_about_on_cuda(const std::vector<std::function<Status()>>& calls,
-                                                    const TimingOptions& options, cudaStream_t stream) {
-  const int graph_calls = options.graph ? std::max(options.graph_calls, 1) : 1;
-  std::vector<Graph> graphs(options.graph ? calls.size() : 0);
-  std::vector<std::function<Status()>> timed = calls;
-  for (std::size_t k = 0; k < calls.size(); ++k) {
-    FLASHLATENT_RETURN_IF_ERROR(calls[k]());
-    if (!options.graph) continue;
-    auto many = [&] {
-      for (int i = 0; i < graph_calls; ++i) FLASHLATENT_RETURN_IF_ERROR(calls[k]());
-      return Status{};
-    };
-    FLASHLATENT_RETURN_IF_ERROR(graphs[k].capture(many, stream));
-    timed[k] = [&graphs, k, stream] { return graphs[k].launch(stream); };
-  }
-  const std::vector<Event> begins(options.repeats * calls.size()), ends(options.repeats * calls.size());
-  std::this_thread::sleep_for(std::chrono::milliseconds(options.rest_ms));
-  for (int i = -1; i < options.repeats; ++i) {
-    for (std::size_t k = 0; k < calls.size(); ++k) {
-      const std::size_t at = i * calls.size() + k;
-      if (i >= 0) cudaEventRecord(begins[at].get(), stream);
-      FLASHLATENT_RETURN_IF_ERROR(timed[k]());
-      if (i >= 0) cudaEventRecord(ends[at].get(), stream);
-    }
-  }
-  FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
-  std::vector<Timing> timings;
-  for (std::size_t k = 0; k < calls.size(); ++k) {
-    std::vector<double> times;
-    for (int i = 0; i < options.repeats; ++i) {
-      float ms = 0;
-      const std::size_t at = i * calls.size() + k;
-      FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(cudaEventElapsedTime(&ms, begins[at].get(), ends[at].get()),
-                                                  "cudaEventElapsedTime"));
-      times.push_back(ms / graph_calls);
-    }
-    timings.push_back(summarise(std::move(times)));
-  }
-  return timings;
 }
 
 #endif
@@ -266,29 +247,22 @@ Stream::~Stream() {
 #endif
 }
 
-Result<Timing> time_calls(const std::function<Status()>& call, const TimingOptions& options,
-                          const Executor& executor) {
-  if (options.repeats < 1) return invalid_argument("repeats is ", options.repeats, "; at least 1 is needed");
-  Result<Flusher> flusher = Flusher::create(options, executor);
-  if (!flusher.ok()) return flusher.status();
-#if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda) {
-    return time_on_cuda(call, options, *flusher, static_cast<cudaStream_t>(executor.stream));
-  }
-#endif
-  return time_on_cpu(call, options, *flusher);
-}
-
 Result<std::vector<Timing>> time_turn_about(const std::vector<std::function<Status()>>& calls,
                                             const TimingOptions& options, const Executor& executor) {
   if (options.repeats < 1) return invalid_argument("repeats is ", options.repeats, "; at least 1 is needed");
+  FLASHLATENT_ASSIGN_OR_RETURN(Flusher flusher, Flusher::create(options, executor));
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda) {
-    return time_turn_about_on_cuda(calls, options, static_cast<cudaStream_t>(executor.stream));
+    return time_on_cuda(calls, options, flusher, static_cast<cudaStream_t>(executor.stream));
   }
 #endif
-  (void)executor;
-  return time_turn_about_on_cpu(calls, options);
+  return time_on_cpu(calls, options, flusher);
+}
+
+Result<Timing> time_calls(const std::function<Status()>& call, const TimingOptions& options,
+                          const Executor& executor) {
+  FLASHLATENT_ASSIGN_OR_RETURN(const std::vector<Timing> timings, time_turn_about({call}, options, executor));
+  return timings[0];
 }
 
 }  // namespace flashlatent::runtime

@@ -28,11 +28,10 @@ class Stream {
 
 struct TimingOptions {
   int repeats = 40;
-  bool graph = false;        ///< CUDA: time replays of a graph of many calls, which leaves launch gaps out.
-  int graph_calls = 0;       ///< Calls in that graph; 0: chosen by the time that a call takes.
-  bool cold = false;         ///< Overwrite more memory than the caches hold before each call.
-  double max_seconds = 3.0;  ///< CPU: stop repeating after this, but not before three.
-  int rest_ms = 200;         ///< CUDA: rest before the first call, milliseconds.
+  bool graph = false;   ///< CUDA: time replays of a graph of many calls, which leaves launch gaps out.
+  int graph_calls = 0;  ///< Calls in that graph; 0: chosen by the time that a call takes.
+  bool cold = false;    ///< Overwrite more memory than the caches hold before each call.
+  int rest_ms = 200;    ///< CUDA: rest before the first call, milliseconds.
 };
 
 /// Milliseconds of one call.
@@ -45,12 +44,11 @@ struct Timing {
 
 /// Times `call`, which enqueues work on the executor's stream, after two untimed ones. On CUDA between events
 /// around each call, or around each replay of a graph of 20 calls (fewer, at least 4, if they take above 1
-/// ms).
+/// ms). On the CPU for 3 seconds at most, but at least three times.
 Result<Timing> time_calls(const std::function<Status()>& call, const TimingOptions& options,
                           const Executor& executor);
 
-/// Times several calls in turns, so that changes with time affect all alike: one round a repeat. A graph has
-/// `graph_calls` calls, or one.
+/// Times several calls in turns, so that changes with time affect all alike: one round a repeat.
 Result<std::vector<Timing>> time_turn_about(const std::vector<std::function<Status()>>& calls,
                                             const TimingOptions& options, const Executor& executor);
 

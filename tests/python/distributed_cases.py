@@ -4,6 +4,7 @@ Each process is a rank; on `cuda` each has a GPU. EXCHANGES: some of ContextPara
 was wrong. Started by test_distributed.py.
 """
 
+import functools
 import itertools
 import math
 import multiprocessing
@@ -205,6 +206,40 @@ def key_value(context, device, kind, lengths, *, s_q=1, ragged=None, heads=4, kv
     case.check(out, lse, expected, case.own_heads)
 
 
+def gathering(context, device, dtype, *shape, by_head=False, pieces=1, seed=0):
+    """Queries (batch, s_q, h, d) of all ranks, bit by bit. `pieces`: their innermost stride."""
+    generator = torch.Generator().manual_seed(seed)
+    batch, s_q, heads, d = shape
+    whole = torch.randn(batch, s_q, heads * context.world, d, generator=generator).to(dtype).to(device)
+    q = whole[:, :, context.rank * heads:(context.rank + 1) * heads]
+    if by_head:
+        q = q.movedim(2, 0).contiguous().movedim(0, 2)
+    if pieces > 1:
+        q = torch.stack([q] * pieces, -1)[..., 0]
+    for _ in range(3):
+        gathered = context.gather_queries(q)
+        assert gathered.dtype == dtype and gathered.shape == whole.shape
+        assert torch.equal(gathered.contiguous().view(torch.uint8), whole.view(torch.uint8))
+
+
+def under_way(context, device, seed=0):
+    """Calls whose exchange nobody has waited for yet do not disturb those after them."""
+    generator = torch.Generator().manual_seed(seed + context.rank)
+    table, pages = tables([context.tokens.local_lengths(n) for n in LENGTHS], device, generator)
+    cache = torch.randn(pages, PAGE, 1, 576, generator=generator).bfloat16().to(device)
+    seqlens = torch.tensor(LENGTHS, dtype=torch.int32, device=device)
+    queries = [torch.randn(len(LENGTHS), 1, heads, 576, generator=generator).bfloat16().to(device)
+               for heads in (8, 32, 16, 8, 4)]
+    decode = functools.partial(context.decode, kv_cache=cache, block_table=table, cache_seqlens=seqlens,
+                               softmax_scale=0.07)
+    expected = [decode(q) for q in queries]
+    for _ in range(10):
+        pending = [decode(q, overlap=True) for q in queries[:-1]]
+        last = decode(queries[-1])
+        for (out, lse), (want, want_lse) in zip([*(p.wait() for p in pending), last], expected):
+            assert torch.equal(out, want) and torch.equal(lse, want_lse)
+
+
 def graph(context, device, lengths, seed=0):
     """A captured call follows the lengths that are in memory when it is replayed."""
     heads = 8
@@ -260,6 +295,13 @@ def cases(context, exchange, run, device):
     yield f"{name} not planned", lambda: latent(context, device, "fp16", LENGTHS, planned=False)
     yield f"{name} window", lambda: latent(context, device, "fp8_584", LENGTHS, s_q=3, window=70)
     yield f"{name} all heads", lambda: latent(context, device, "bf16", LENGTHS, s_q=3, all_heads=True)
+    for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
+        for shape, options in (((1, 1, 8, 576), {}), ((5, 2, 3, 512), {"by_head": True}),
+                               ((3, 1, 4, 33), {"pieces": 2}),
+                               ((2, 4100, 1, 576), {})):  # the last has more rows than one_sided has room for
+            yield (f"{name} gather {dtype} {shape}",
+                   lambda t=dtype, s=shape, o=options: gathering(context, device, t, *s, **o))
+    yield f"{name} calls under way", lambda: under_way(context, device)
     yield f"{name} many heads", lambda: latent(context, device, "bf16", [700, 3], s_q=1, heads=32)
     if exchange == "one_sided":
         return

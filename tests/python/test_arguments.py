@@ -97,6 +97,8 @@ def test_cache_operations():
     ("kernel is None; a string", call(kernel=None)),
     ("pages is 'x'; an integer", lambda: flashlatent.PagePool("x", 3)),
     ("sequence is None; a flashlatent.Sequence", lambda: flashlatent.PagePool(4, 4).append(None)),
+    ("pages is True; an integer is expected", lambda: flashlatent.PagePool(True, 3)),
+    ("topk is False; an integer is expected", lambda: flashlatent.Problem(batch=1, heads=1, softmax_scale=1, topk=False)),
     ("PagePool\\(\\) is called with 3 arguments by position; 2", lambda: flashlatent.PagePool(1, 2, 3)),
 ])
 def test_constructors(match, create):
@@ -111,6 +113,13 @@ def test_constructors(match, create):
 def test_problems(match, change):
     refused(match, lambda: flashlatent.Problem(**{"batch": 1, "heads": 2, "softmax_scale": 1, "kv_format": "fp8_656",
                                                   **change}))
+
+
+def test_problems_are_keys():
+    fields = {"batch": 1, "heads": 2, "softmax_scale": 0.0, "max_pages": 4}
+    problem = flashlatent.Problem(**fields)
+    assert {problem: 1}[flashlatent.Problem(**{**fields, "softmax_scale": -0.0})] == 1
+    assert len({problem, flashlatent.Problem(**fields), flashlatent.Problem(**{**fields, "typical_tokens": 5})}) == 2
 
 
 def test_functions_keep_their_names():
@@ -140,6 +149,13 @@ def test_torch():
     refused("block_table is on meta and q on cpu", lambda: operator(q, kv_cache, table.to("meta"), lengths, **options))
     refused("q is None; an array", lambda: operator(None, kv_cache, table, lengths, **options))
     refused("q is a ndarray; a Tensor", lambda: operator(case.q, kv_cache, table, lengths, **options))
+    for name in ("typical_tokens", "window", "v_dim"):
+        refused(f"{name} is True; an integer is expected",
+                lambda: operator(q, kv_cache, table, lengths, **{**options, name: True}))
+    refused("softmax_scale is True; a number", lambda: operator(q, kv_cache, table, lengths, **{**options, "softmax_scale": True}))
+    refused("window is 10000000000000000000000.*; an integer of 64 bits",
+            lambda: operator(q, kv_cache, table, lengths, window=10**22, **options))
+    refused("window is 1.5; an integer", lambda: operator(q, kv_cache, table, lengths, window=1.5, **options))
     refused("foo is no argument of decode", lambda: operator(q, kv_cache, table, lengths, foo=1, **options))
     out, lse = operator(*(tensor.to("meta") for tensor in (q, kv_cache, table, lengths)), **options)
     assert out.device.type == "meta" and lse.device.type == "meta"
@@ -147,6 +163,11 @@ def test_torch():
     drop_in = flash_mla.flash_mla_with_kvcache
     refused("k_cache is None; an array", lambda: drop_in(q, None, table, lengths, case.v_dim, metadata))
     refused("k_cache is fp32", lambda: drop_in(q, kv_cache.float(), table, lengths, case.v_dim, metadata))
+    refused("extra_k_cache is given, but extra_indices_in_kvcache, int32 \\(batch, s_q, topk\\) is missing",
+            lambda: drop_in(q, kv_cache, table, lengths, case.v_dim, metadata, extra_k_cache=kv_cache))
+    refused("softmax_scale is True; a number", lambda: drop_in(q, kv_cache, table, lengths, case.v_dim, metadata, None, True))
+    refused("k_cache is torch.uint8 \\(\\); expected", lambda: flash_mla.flash_mla_with_kvcache_fp8(
+        q, torch.zeros((), dtype=torch.uint8), table, lengths, 512, metadata))
     refused("head_dim_v is 999", lambda: drop_in(q, kv_cache, table, lengths, 999, metadata))
 
 
@@ -154,6 +175,11 @@ def test_torch():
     ("softmax_scale is a ndarray; a number", {"softmax_scale": np.array([0.1])}),
     ("softmax_scale is 1000.*; a number", {"softmax_scale": 10**400}),
     ("causal is np.True_; True or False", {"causal": np.True_}),
+    ("window is True; an integer is expected", {"window": True}),
+    ("typical_tokens is True; an integer is expected", {"typical_tokens": True}),
+    ("v_dim is False; an integer is expected", {"v_dim": False}),
+    ("softmax_scale is True; a number is expected", {"softmax_scale": True}),
+    ("threads is True; an integer is expected", {"threads": True}),
     ("shard is \\(0, 2\\); a tuple of 3 integers", {"shard": (0, 2)}),
     ("shard is 'abc'; a tuple of 3 integers", {"shard": "abc"}),
     ("shard is \\(0, 1.5, 1\\); a tuple of 3 integers", {"shard": (0, 1.5, 1)}),
@@ -184,6 +210,16 @@ def test_entries_out_of_range():
             lambda: flashlatent.PagePool(4, 16).create([-1], 20), flashlatent.ArgumentTypeError)
     refused("kernel is 'x'; cpu has cpu_dense", lambda: flashlatent.describe_plan(problem, [1, 2], workers=4, kernel="x"),
             flashlatent.UnsupportedError)
+
+
+def test_objects_that_are_none_of_ours():
+    refused("lengths is ''; a sequence of integers", lambda: flashlatent.describe_plan(
+        flashlatent.Problem(batch=0, heads=1, softmax_scale=1), "", workers=4), flashlatent.ArgumentTypeError)
+    refused("batch is a list; a sequence of flashlatent.Sequence", lambda: flashlatent.PagePool(4, 4).write_page_table(
+        [1], 4), flashlatent.ArgumentTypeError)
+    array = np.zeros((1, 1, 1, 8), np.float16)
+    refused("decode\\(\\) is called with None, a ndarray, .*; an object that was made by calling its class",
+            lambda: flashlatent.Plan.decode(None, array, array), flashlatent.ArgumentTypeError)
 
 
 def test_threads_are_bounded():
@@ -245,3 +281,30 @@ def test_prefill_and_merged_results_have_memory_of_their_own():
     parts, lses = np.zeros((3, 2, 1, 4, 8), np.float32), np.zeros((3, 2, 4, 1), np.float32)
     refused("out is .* overlaps partial_out", lambda: flashlatent.combine(parts, lses, out=parts[0]))
     refused("lse is .* overlaps partial_lse", lambda: flashlatent.combine(parts, lses, lse=lses[0]))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_torch_does_not_name():
+    torch = pytest.importorskip("torch")
+    import flashlatent.torch as operators
+
+    cache, table, begins = torch.zeros(2, 4, 1, 64).half(), torch.zeros(1, 2).int(), torch.tensor([0, 2]).int()
+    key_cache = torch.zeros(2, 4, 2, 64).half()
+    quantised = torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8)
+    parts = torch.zeros(2, 1, 1, 2, 8), torch.zeros(2, 1, 2, 1)
+    for match, call in [
+        ("partial_out is None; an array", lambda: operators.combine(None, parts[1])),
+        ("partial_out is \\(8,\\); 5 dimensions", lambda: operators.combine(parts[0][0, 0, 0, 0], parts[1])),
+        ("dtype is a layout; a torch.dtype", lambda: operators.combine(*parts, None, torch.strided)),
+        ("kv_cache is None; an array", lambda: operators.convert_cache(None, torch.float16)),
+        ("kv_cache is \\(\\); 4 dimensions", lambda: operators.convert_cache(torch.tensor(3.0), torch.float16)),
+        ("kv_cache is \\(2, 4\\); 4 dimensions", lambda: operators.gather_cache(cache[:, :, 0, 0], table, begins, 2)),
+        ("rows is -1; it must be from 0", lambda: operators.gather_cache(cache, table, begins, -1)),
+        ("kv_cache is torch.qint8 on cpu; plain", lambda: operators.gather_cache(quantised, table, begins, 2)),
+        ("value_cache is None; an array", lambda: operators.gather_kv(key_cache, None, table, begins, 2)),
+        ("key_cache is \\(64,\\); 4 or 5 dim", lambda: operators.gather_kv(key_cache[0, 0, 0], key_cache, table, begins, 2)),
+        ("key_cache is None; an array", lambda: operators.convert_kv(None, key_cache)),
+        ("layout is 'x'; separate and packed", lambda: operators.convert_kv(key_cache, key_cache, "x")),
+        ("q is None; an array", lambda: operators.decode(None, cache, table, begins[1:], softmax_scale=1)),
+    ]:
+        refused(match, call)

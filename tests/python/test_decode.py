@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import flashlatent
+from flashlatent import _typical
 from oracle import Case
 
 LENGTHS = [0, 1, 15, 16, 17, 200]
@@ -189,6 +190,14 @@ def test_typical_tokens():
 
 
 # Lengths below and above what was expected, and expectations beyond the page table.
+def test_settings_of_typical_tokens():
+    assert _typical.of_setting("x", None) == _typical.IN_GRAPHS
+    assert [_typical.of_setting("x", value) for value in (0, 5, np.int64(7), 2**31 - 1)] == [0, 5, 7, 2**31 - 1]
+    for value in (-1, True, False, 1.5, "5", 2**31, [5], np.float32(5)):
+        with pytest.raises(ValueError, match="x is .*; 0 .* or a positive integer"):
+            _typical.of_setting("x", value)
+
+
 @pytest.mark.parametrize("typical_tokens", [1, 64, 10**9])
 def test_typical_tokens_change_no_result(typical_tokens):
     case = Case([0, 1, 700, 64])

@@ -12,6 +12,12 @@ torch = pytest.importorskip("torch")
 CASES = pathlib.Path(__file__).with_name("distributed_cases.py")
 
 
+def test_ranks_that_disagree():
+    done = subprocess.run([sys.executable, str(CASES.with_name("distributed_refusals.py"))], capture_output=True, text=True,
+                          timeout=300)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+
+
 def run(world, kind):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
     done = subprocess.run([sys.executable, str(CASES), str(world), kind], env=environment, capture_output=True,
@@ -56,6 +62,32 @@ def test_arguments_are_refused_by_name(tmp_path):
                 ContextParallel(run=run)
         with pytest.raises(flashlatent.ArgumentTypeError, match="q is a ndarray; a torch.Tensor"):
             ContextParallel().decode(np.zeros((1, 1, 1, 64)), None, softmax_scale=1)
+        q, kv_cache = torch.zeros(1, 1, 2, 64, dtype=torch.float16), torch.zeros(1, 4, 1, 64, dtype=torch.float16)
+        rest = torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, dtype=torch.int32)
+        begins = torch.tensor([0, 1], dtype=torch.int32)
+        decode = lambda q=q, v_dim=64, **options: ContextParallel().decode(q, kv_cache, *rest, softmax_scale=1,
+                                                                           v_dim=v_dim, **options)
+        decode_kv = lambda *caches: ContextParallel().decode_kv(q, *caches, *rest, softmax_scale=1)
+        for match, call in [
+            ("q is \\(64,\\); \\(batch, s_q, h, d\\)", lambda: decode(q[0, 0, 0])),
+            ("q is \\(1, 1, 2, 64\\); .* with cu_seqlens_q", lambda: decode(cu_seqlens_q=begins)),
+            ("v_dim is 'x'; a whole number from 1 to 4096", lambda: decode(v_dim="x")),
+            ("v_dim is -4; a whole number", lambda: decode(v_dim=-4)),
+            ("v_dim is True; a whole number", lambda: decode(v_dim=True)),
+            ("tokens is 0; a whole number", lambda: decode(q[0], cu_seqlens_q=begins, tokens=0)),
+            ("cu_seqlens_q is a list; a torch.Tensor", lambda: decode(q[0], cu_seqlens_q=[0, 1])),
+            ("cu_seqlens_q is \\(1, 2\\); int32 \\(batch", lambda: decode(q[0], cu_seqlens_q=begins[None])),
+            ("overlap is 'no'; True or False", lambda: decode(overlap="no")),
+            ("all_heads is 1; True or False", lambda: decode(all_heads=1)),
+            ("shard is given", lambda: decode(shard=(0, 1, 1))),
+            ("key_cache is a NoneType; a torch.Tensor", lambda: decode_kv(None, None)),
+            ("key_cache has 1 dimensions and value_cache 4", lambda: decode_kv(kv_cache[0, 0, 0], kv_cache)),
+            ("q has 2 heads on this rank; a multiple of key_cache's 3", lambda: decode_kv(*[kv_cache.expand(1, 4, 3, 64)] * 2)),
+        ]:
+            with pytest.raises(flashlatent.InvalidArgumentError, match=match):
+                call()
+        assert ContextParallel(run=np.int64(4)).tokens.run == 4
+        decode(check_inputs=True)
     finally:
         dist.destroy_process_group()
 

@@ -157,9 +157,13 @@ def test_shared_prefixes(place, sharing):
         case.check(place.back(out), place.back(lse))
     with pytest.raises(flashlatent.InvalidArgumentError, match="pages is a list; a tuple"):
         plan.schedule(arrays[4], pages=[1])
-    if sharing == "always":
-        with pytest.raises(flashlatent.InvalidArgumentError, match="pages.block_table is"):
-            plan.schedule(arrays[4], pages=(case.block_table[:2], case.cache_seqlens))
+    with pytest.raises(flashlatent.InvalidArgumentError, match="pages.block_table is"):
+        plan.schedule(arrays[4], pages=(case.block_table[:2], case.cache_seqlens))
+    with pytest.raises(flashlatent.InvalidArgumentError, match="pages.cache_seqlens is missing"):
+        plan.schedule(arrays[4], pages=(case.block_table, None))
+    off = flashlatent.Plan.like(flashlatent.Problem.of_kv_arrays(*arrays[:4], softmax_scale=case.scale), arrays[0])
+    with pytest.raises(flashlatent.InvalidArgumentError, match="pages is given, but .* prefix_sharing 'off'"):
+        off.schedule(arrays[4], pages=(case.block_table, case.cache_seqlens))
 
 
 @pytest.mark.parametrize("tokens, causal", [(1, False), (2, True), (3, True), (3, False)])

@@ -36,6 +36,12 @@ def test_more_gpus_follow_the_parts():
     assert found["simulated_ms"][8] == pytest.approx(wanted["ms"])
 
 
+def test_a_way_is_judged_by_its_own_parts():
+    others = [{**r, "exchange": "one_sided", "gather_ms": 0.001, "exchange_ms": 0.001} for r in ROWS if r["gpus"] > 1]
+    alone, beside = (simulation.simulate(rows, "all_to_all", [8]) for rows in (ROWS, ROWS + others))
+    assert beside == alone
+
+
 def test_files_are_read_and_written(tmp_path, capsys):
     path, out = tmp_path / "measured.json", tmp_path / "simulated.json"
     path.write_text(json.dumps({"results": ROWS + [{"gpus": 2, "exchange": "one_sided", "refused": "no peers"}]}))

@@ -8,9 +8,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .. import torch as operators
-from .._errors import ArgumentTypeError, InvalidArgumentError
+from .._errors import FlashLatentError, InvalidArgumentError
 from .._native import Step
-from . import _exchange
+from . import _checks, _exchange
 from ._message import Message
 from ._tokens import Interleaving
 
@@ -33,28 +33,34 @@ class ContextParallel:
     group     the ranks; None: the default group
     run       tokens in a row that one rank holds (Interleaving)
     exchange  'all_to_all', 'all_gather' or 'auto', which takes the one that was measured to be the faster;
-              'one_sided': GPUs write to each other's memory and merge in the same launch, see docs/distributed.md
+              'one_sided': GPUs write queries and results to each other's memory, see docs/distributed.md
     max_rows  of 'one_sided': the most query rows of a rank's own heads, batch * s_q * heads
     v_dim     of 'one_sided': elements of an output
 
-    Every rank makes the same calls in the same order. Calls come from one thread and one stream.
+    Every rank makes the same calls in the same order. Calls come from one thread and one stream. A rank whose arguments
+    are refused leaves the others waiting, and ranks whose calls differ get wrong results or an error of the exchange;
+    check_inputs=True of decode() and decode_kv() makes all ranks refuse such calls.
     """
 
     def __init__(self, group=None, *, run: int = 1, exchange: str = "auto", max_rows: Optional[int] = None,
                  v_dim: int = 512):
         if exchange not in EXCHANGES:
             raise InvalidArgumentError(f"exchange is '{exchange}'; {', '.join(EXCHANGES)} are accepted")
-        if isinstance(run, bool) or not isinstance(run, int) or not 1 <= run <= 2**20:
-            raise InvalidArgumentError(f"run is {run!r}; a whole number from 1 to {2**20} is expected")
+        run = _checks.whole_number("run", run, 1, 2**20)
         self._group = dist.group.WORLD if group is None else group
+        if dist.get_rank(self._group) < 0:
+            raise InvalidArgumentError("group has not this process as a member; a group that has is expected")
         self._exchange = exchange
         self._step = Step(stateless=True)
         self.tokens = Interleaving(dist.get_rank(self._group), dist.get_world_size(self._group), run)
         self._peers = None
+        self._overlapped = False  # an exchange is on the other stream, and nothing here waits for it yet
         if exchange == "one_sided" and self.tokens.world > 1:
             if max_rows is None:
                 raise InvalidArgumentError("exchange is 'one_sided' and max_rows is missing; the most query rows of a "
                                            "rank's heads are expected")
+            max_rows, v_dim = (_checks.whole_number(name, value, 1, most) for name, value, most in
+                               (("max_rows", max_rows, 2**30), ("v_dim", v_dim, 4096)))
             device = torch.device("cuda", torch.cuda.current_device())
             self._peers = _exchange.PeerMemory(self._group, device, max_rows, v_dim)
 
@@ -71,6 +77,9 @@ class ContextParallel:
         world heads. A q that lies head by head, as a batched product over heads writes it, is not copied."""
         if self.world == 1:
             return q
+        if self._peers is not None and self._peers.has_room_for(q):
+            self._follow_overlapped(q.device)
+            return self._peers.gather(q)
         sent = q.movedim(-2, 0).contiguous()
         received = sent.new_empty((self.world * sent.shape[0], *sent.shape[1:]))
         dist.all_gather_into_tensor(_bytes(received), _bytes(sent), group=self._group)
@@ -104,6 +113,8 @@ class ContextParallel:
         attn_sink      fp32 (h), of the rank's heads; the merge applies it
         all_heads      q has all heads on every rank, and so have out and lse: no gathering before, an all-gather after
         q_scale        of e4m3 queries: one, or one of each rank's heads
+        check_inputs   True: ranks compare their calls and lengths first and tell each other what is refused, by some
+                       small exchanges that the caller waits for; besides, as in flashlatent.decode()
         options        of flashlatent.decode(), but shard, out, lse and empty_lse
         """
         inputs = (kv_cache, block_table, cache_seqlens)
@@ -115,23 +126,49 @@ class ContextParallel:
                   overlap: bool = False, **options):
         """The same of keys and values, as flashlatent.decode_kv(). Each rank has all of the KV heads that its query
         heads go with; with several, queries and partial results are copied into the order of KV heads."""
+        _checks.cache_of_key_values(key_cache, value_cache)
         _, kv_heads, _, v_dim = operators._kv_shape(key_cache, value_cache)
         inputs = (key_cache, value_cache, block_table, cache_seqlens)
         call = functools.partial(self._step.decode_kv, softmax_scale=softmax_scale)
         return self._decode(call, q, inputs, v_dim, kv_heads, attn_sink, all_heads, overlap, options)
 
     def _decode(self, call, q, inputs, v_dim, kv_heads, attn_sink, all_heads, overlap, options):
-        for name in ("shard", "out", "lse", "empty_lse"):
-            if name in options:
-                raise InvalidArgumentError(f"{name} is given; ContextParallel sets it itself, leave it out")
-        if not isinstance(q, Tensor):
-            raise ArgumentTypeError(f"q is a {type(q).__name__}; a torch.Tensor is expected")
+        flags = {"all_heads": all_heads, "overlap": overlap}
+        agreed = self._agreement(q, options) if options.get("check_inputs") is True and self.world > 1 else None
+        fault = None
+        try:
+            _checks.call(q, v_dim, kv_heads, flags, options)
+        except FlashLatentError as error:
+            if agreed is None:
+                raise
+            fault = error
+        if agreed is not None:
+            agreed(_checks.fields_of(self.tokens.run, self._exchange, EXCHANGES, q, v_dim, call.keywords["softmax_scale"],
+                                     flags, options), fault)
+            if options.get("indices") is None:
+                batch = q.shape[0] if options.get("cu_seqlens_q") is None else options["cu_seqlens_q"].shape[0] - 1
+                _checks.compare_lengths(self._group, q.device, inputs[-1], batch)
         if self.world == 1:
             result = call(q, *inputs, attn_sink=attn_sink, **options)
             return Pending(lambda: result) if overlap else result
         gathered = q if all_heads else self.gather_queries(q)
-        message, sent = self._attend(call, gathered, inputs, v_dim, kv_heads, all_heads, options)
+        try:
+            message, sent = self._attend(call, gathered, inputs, v_dim, kv_heads, all_heads, options)
+        except Exception as error:
+            if agreed is None:
+                raise
+            fault = error
+        if agreed is not None:
+            agreed([], fault)
         return self._finish(message, sent, q, attn_sink, all_heads, overlap, options.get("cu_seqlens_q"))
+
+    def _agreement(self, q, options):
+        """compare() of this group's ranks, on the queries' device."""
+        device = q.device if isinstance(q, Tensor) else torch.device("cpu")
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise InvalidArgumentError("check_inputs is True, and the stream is captured into a CUDA graph, where no call can "
+                                       "wait; False is accepted there")
+        return functools.partial(_checks.compare, self._group, device)
 
     def _attend(self, call, q, inputs, v_dim, kv_heads, all_heads, options):
         """This rank's tokens, all heads: a message."""
@@ -167,19 +204,28 @@ class ContextParallel:
 
     def _one_sided(self, message, sent, attn_sink, heads, overlap):
         if not overlap:
+            self._follow_overlapped(sent.device)
             return self._peers.merge(message, sent, attn_sink, heads)
         stream, here = self._side_stream(sent.device), torch.cuda.current_stream(sent.device)
         stream.wait_stream(here)
         with torch.cuda.stream(stream):
             result = self._peers.merge(message, sent, attn_sink, heads)
+        self._overlapped = True
 
         def finish(kept=sent):
             torch.cuda.current_stream(kept.device).wait_stream(stream)
+            self._overlapped = False
             for tensor in result:
                 tensor.record_stream(torch.cuda.current_stream(kept.device))
             return result
 
         return Pending(finish)
+
+    def _follow_overlapped(self, device):
+        """What is enqueued next follows the exchanges of the other stream: calls of peers' memory are one after another."""
+        if self._overlapped:
+            torch.cuda.current_stream(device).wait_stream(self._side_stream(device))
+            self._overlapped = False
 
     def _side_stream(self, device):
         if not hasattr(self, "_stream"):

@@ -70,21 +70,45 @@ def merge(message: Message, received: Tensor, like: Tensor, attn_sink: Optional[
     return out, all_lse.view(heads, message.batch, message.s_q).movedim(0, 1)
 
 
+ROPE_DIM = 64
+"""Queries have as many elements as outputs, and up to so many more."""
+
+
 class PeerMemory:
-    """Memory of every rank that the others write to, by torch's symmetric memory: each merges in the launch that
-    sends. It counts on no NVLink multicast."""
+    """Memory of every rank that the others write to, by torch's symmetric memory: each lays out, or merges, in the
+    launch that sends. It counts on no NVLink multicast.
+
+    It is allocated once: for max_rows rows of 512 elements, 3,072 bytes a row for each other rank."""
 
     def __init__(self, group, device: torch.device, max_rows: int, v_dim: int):
         from torch.distributed import _symmetric_memory as symmetric
 
-        self.rank, world = dist.get_rank(group), dist.get_world_size(group)
-        self.bytes = _native.exchange_bytes(max_rows, v_dim, world)
+        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        self.bytes = max(_native.exchange_bytes(max_rows, v_dim, self.world),
+                         _native.exchange_gather_bytes(max_rows, v_dim + ROPE_DIM, self.world))
         self._memory = symmetric.empty(self.bytes, dtype=torch.uint8, device=device)
         self._memory.zero_()
         handle = symmetric.rendezvous(self._memory, group.group_name)
         self._handle, self._addresses = handle, list(handle.buffer_ptrs)
         torch.cuda.synchronize(device)
         dist.barrier(group)  # all memories are zero
+
+    def has_room_for(self, q: Tensor) -> bool:
+        """Can gather() take it? What all ranks know alike decides, so that none takes another way."""
+        if q.dim() != 4 or q.element_size() > 2:
+            return False
+        rows, halves = q.shape[:3].numel(), -(-q.shape[3] * q.element_size() // 2)
+        return _native.exchange_gather_bytes(rows, halves, self.world) <= self.bytes
+
+    def gather(self, q: Tensor) -> Tensor:
+        """The queries of all ranks' heads, (batch, s_q, world * h, d)."""
+        batch, s_q, heads, d = q.shape
+        q = q if q.stride(-1) == 1 else q.contiguous()
+        gathered = q.new_empty((batch, s_q, self.world * heads, d))
+        as_bytes = (lambda x: x.view(torch.uint8)) if q.element_size() == 1 else (lambda x: x)
+        _native.exchange_gather(as_bytes(q), rank=self.rank, memory=self._addresses, bytes=self.bytes,
+                                gathered=as_bytes(gathered))
+        return gathered
 
     def merge(self, message: Message, sent: Tensor, attn_sink: Optional[Tensor], heads: int) -> Tuple[Tensor, Tensor]:
         """(out, lse) of this rank's heads."""

@@ -9,9 +9,14 @@ from flashlatent.flash_mla import flash_mla_interface
 
 
 def run(arguments):
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(__doc__)
+        return
     if not arguments or not os.path.isfile(arguments[0]):
         named = f"'{arguments[0]}', not a file" if arguments else "missing"
-        sys.exit(f"flashlatent.flash_mla: PROGRAM is {named}; a Python program that imports flash_mla is expected")
+        print(f"flashlatent.flash_mla: PROGRAM is {named}; a Python program that imports flash_mla is expected",
+              file=sys.stderr)
+        sys.exit(2)
     sys.modules["flash_mla"] = flash_mla
     sys.modules["flash_mla.flash_mla_interface"] = flash_mla_interface
     sys.argv = arguments

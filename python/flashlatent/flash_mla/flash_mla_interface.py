@@ -113,7 +113,7 @@ def flash_mla_with_kvcache_fp8(q: Tensor, k_cache: Tensor, block_table: Tensor, 
     The others, and lse of rows that attend to nothing, are as in flash_mla_with_kvcache().
     """
     _check_metadata(tile_scheduler_metadata)
-    if isinstance(k_cache, Tensor) and (k_cache.element_size() != 1 or k_cache.shape[-1] not in (512, 576)):
+    if isinstance(k_cache, Tensor) and (k_cache.element_size() != 1 or k_cache.shape[-1:] not in ((512,), (576,))):
         raise InvalidArgumentError(f"k_cache is {k_cache.dtype} {tuple(k_cache.shape)}; expected float8_e4m3fn or uint8 "
                                    "(pages, page_size, 1, 576 or 512)")
     if _is_compiling():
@@ -146,6 +146,8 @@ def _compiled(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale,
 
 
 def _in_names_of_flash_mla(text):
+    # The original takes an extra cache by indices alone.
+    text = re.sub(r"neither (extra_indices, .*), nor extra_block_table, .*, is$", r"\1 is missing", text)
     for name, here in (("v_dim", "head_dim_v"), ("kv_cache", "k_cache"), ("extra_kv_cache", "extra_k_cache"),
                        ("extra_indices", "extra_indices_in_kvcache"), ("kv_scale", "descale_k"),
                        ("q_scale", "descale_q"), ("batch_invariant", "enable_batch_invariant")):

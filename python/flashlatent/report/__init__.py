@@ -48,6 +48,11 @@ def is_replay(document):
     return isinstance(document.get("report"), dict) and isinstance(document.get("options"), dict)
 
 
+def has_rows(document):
+    rows = document.get("results")
+    return isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+
+
 def read(path):
     """A document that can be drawn."""
     try:
@@ -56,7 +61,7 @@ def read(path):
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ReportError(f"{path}: {error}; {EXPECTED}") from None
     if not isinstance(document, dict) or not (is_plan(document) or is_replay(document) or
-                                              isinstance(document.get("results"), list)):
+                                              has_rows(document)):
         raise ReportError(f"{path}: has none of 'results', 'report' and 'parts'; {EXPECTED}")
     return document
 
@@ -87,6 +92,15 @@ def save(figure, folder, name, pyplot, documents):
     return paths
 
 
+def drawn(draw, pyplot, shown, paths, name):
+    """The figure; a file whose fields are not those of its kind is refused."""
+    try:
+        return draw(pyplot, shown)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ReportError(f"{', '.join(paths)}: cannot be drawn as {name}: {type(error).__name__}: {error}; "
+                          f"{EXPECTED}") from error
+
+
 def report(paths, folder, prefix=""):
     """Draws all that these files have to show into `folder`; returns the pictures' paths."""
     import matplotlib
@@ -95,20 +109,20 @@ def report(paths, folder, prefix=""):
     matplotlib.rcdefaults()  # a user's own settings would give another file
     matplotlib.rcParams.update({"svg.hashsalt": "flashlatent", "svg.fonttype": "path", "font.size": 9,
                                 "font.family": "DejaVu Sans"})
-    os.makedirs(folder, exist_ok=True)
     documents = [(path, read(path)) for path in paths]
+    os.makedirs(folder, exist_ok=True)
     results = [document for _, document in documents if "results" in document]
     replays = [document for _, document in documents if is_replay(document)]
-    figures = [(name, draw(pyplot, results), results) for name, draw in KINDS.items()]
-    figures.append(("replay", runs.replay(pyplot, replays), replays))
+    figures = [(name, drawn(draw, pyplot, results, paths, name), results) for name, draw in KINDS.items()]
+    figures.append(("replay", drawn(runs.replay, pyplot, replays, paths, "replay"), replays))
     for path, document in documents:
         if is_plan(document):
-            figures.append((os.path.splitext(os.path.basename(path))[0] + "_plan", schedule.draw(pyplot, document),
-                            [document]))
+            figures.append((os.path.splitext(os.path.basename(path))[0] + "_plan",
+                            drawn(schedule.draw, pyplot, document, [path], "a plan"), [document]))
     pictures = []
-    for name, figure, drawn in figures:
+    for name, figure, shown in figures:
         if figure is not None:
-            pictures += save(figure, folder, prefix + name, pyplot, drawn)
+            pictures += save(figure, folder, prefix + name, pyplot, shown)
     if not pictures:
         raise ReportError(f"{', '.join(paths)}: nothing to draw; python -m flashlatent.report --help lists what can be")
     return pictures
@@ -122,12 +136,14 @@ def main(arguments=None):
     parser.add_argument("--prefix", default="", help="what their names begin with")
     options = parser.parse_args(arguments)
     try:
-        for picture in report(options.files, options.out, options.prefix):
-            print(picture)
+        if os.path.basename(options.prefix) != options.prefix:
+            raise ReportError(f"--prefix is '{options.prefix}', with a folder in it; --out takes that")
+        pictures = report(options.files, options.out, options.prefix)
     except ImportError as error:
         print(f"flashlatent.report: {error}; pip install matplotlib", file=sys.stderr)
         return 2
     except (ReportError, OSError) as error:
         print(f"flashlatent.report: {error}", file=sys.stderr)
         return 2
+    print("\n".join(pictures))
     return 0

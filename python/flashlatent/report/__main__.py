@@ -1,7 +1,6 @@
 """python -m flashlatent.report"""
 
-import sys
-
+from .._program import leave
 from . import main
 
-sys.exit(main())
+leave(main)

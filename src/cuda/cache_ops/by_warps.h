@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/common/launch.h"
 #include "flashlatent/tensor.h"
@@ -18,6 +19,29 @@ Status with_type(Dtype dtype, F f) {
   if (dtype == Dtype::kBF16) return f(__nv_bfloat16{});
   if (dtype == Dtype::kF16) return f(__half{});
   return f(Format{});
+}
+
+/// A type of 16 bits that is moved to the same: both become bf16, of which one kernel suffices.
+template <class T, class Other>
+using Moved =
+    std::conditional_t<std::is_same_v<T, __half> && std::is_same_v<Other, __half>, __nv_bfloat16, T>;
+
+/// Calls `f` with values of both types, if `Map` is compiled for them. kPlain: also where neither is
+/// `Format`.
+template <class Format, class Map, bool kPlain, class F>
+Status with_types(Dtype from, Dtype to, F f) {
+  return with_type<Format>(from, [&](auto from_type) {
+    return with_type<Format>(to, [&](auto to_type) -> Status {
+      using From = Moved<decltype(from_type), decltype(to_type)>;
+      using To = Moved<decltype(to_type), decltype(from_type)>;
+      constexpr bool kOfFormat = std::is_same_v<From, Format> || std::is_same_v<To, Format>;
+      if constexpr (Map::template takes<Format, From, To>() && (kPlain || kOfFormat)) {
+        return f(From{}, To{});
+      } else {
+        return {StatusCode::kInternal, "a cache operation was asked for types that it does not have"};
+      }
+    });
+  });
 }
 
 /// Launches on the current device.

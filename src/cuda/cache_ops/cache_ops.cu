@@ -7,11 +7,13 @@
 #include "cuda/cache_ops/by_warps.h"
 #include "cuda/cache_ops/e4m3.h"
 #include "cuda/cache_ops/fp8_584.h"
-#include "cuda/cache_ops/places.cuh"
+#include "cuda/cache_ops/latent_maps.cuh"
 #include "cuda/cache_ops/token.cuh"
 #include "cuda/cuda_backend.h"
 
 namespace flashlatent::cuda {
+
+namespace latent_moves {
 
 namespace {
 
@@ -21,87 +23,6 @@ constexpr int kResident = 6;  // CTAs of an SM: 24 warps, each with up to 4.5 KB
 /// Tokens of a warp. Four neighbours of 656 bytes are whole sectors of 32 bytes, and their RoPE parts are one
 /// word a lane. While there are enough warps, each has one token.
 constexpr int kManyTokens = 4;
-
-/// A cache, (pages, page_size, heads, d); strides in bytes.
-struct Pages {
-  std::uint8_t* data;
-  std::int64_t page_stride, token_stride, head_stride;
-  std::int64_t pages, page_size, heads;
-
-  explicit Pages(const ConstTensorView& view)
-      : data(static_cast<std::uint8_t*>(const_cast<void*>(view.data))),
-        page_stride(view.strides[0] * static_cast<std::int64_t>(size_of(view.dtype))),
-        token_stride(view.strides[1] * static_cast<std::int64_t>(size_of(view.dtype))),
-        head_stride(view.strides[2] * static_cast<std::int64_t>(size_of(view.dtype))),
-        pages(view.shape[0]),
-        page_size(view.shape[1]),
-        heads(view.shape[2]) {}
-  __device__ __forceinline__ std::uint8_t* token(std::int64_t page, std::int64_t offset,
-                                                 std::int64_t head) const {
-    return data + page * page_stride + offset * token_stride + head * head_stride;
-  }
-};
-
-/// takes(): the types that the operation is compiled for. near(): what a warp looks up once, for its first
-/// item.
-struct AppendMap {
-  template <class From, class To>
-  static constexpr bool takes() {
-    return !std::is_same_v<From, Fp8Token>;
-  }
-  const std::uint8_t* latent;
-  const std::uint8_t* rope;                 // see Move
-  std::int64_t latent_stride, rope_stride;  // bytes
-  Integers slots;
-  Pages cache;
-
-  __device__ __forceinline__ int near(std::int64_t) const { return 0; }
-  __device__ __forceinline__ Move operator()(std::int64_t i, int) const {
-    const std::int64_t slot = slots.at(i);
-    if (slot < 0 || slot >= cache.pages * cache.page_size) return {};
-    return {latent + i * latent_stride, rope + i * rope_stride,
-            cache.token(slot / cache.page_size, slot % cache.page_size, 0)};
-  }
-};
-
-/// The whole of a cache.
-struct ConvertMap {
-  template <class From, class To>
-  static constexpr bool takes() {
-    return true;
-  }
-  Pages from, to;
-
-  __device__ __forceinline__ int near(std::int64_t) const { return 0; }
-  __device__ __forceinline__ Move operator()(std::int64_t i, int) const {
-    const std::int64_t head = i % from.heads, token = i / from.heads;
-    const std::int64_t page = token / from.page_size, offset = token % from.page_size;
-    const std::uint8_t* token_from = from.token(page, offset, head);
-    return {token_from, token_from, to.token(page, offset, head)};
-  }
-};
-
-struct GatherMap {
-  template <class From, class To>
-  static constexpr bool takes() {
-    return !std::is_same_v<To, Fp8Token> || std::is_same_v<From, To>;
-  }
-  Pages cache;
-  PageTable table;
-  std::uint8_t* out;
-  std::int64_t row_stride, head_stride;  // bytes
-
-  __device__ __forceinline__ int near(std::int64_t i) const { return table.request_of(i / cache.heads); }
-  __device__ __forceinline__ Move operator()(std::int64_t i, int request) const {
-    const std::int64_t head = i % cache.heads, row = i / cache.heads;
-    const PageTable::Found found = table.find(row, request, cache.pages, cache.page_size);
-    if (!found.row) return {};
-    std::uint8_t* to = out + row * row_stride + head * head_stride;
-    if (found.page < 0) return {nullptr, nullptr, to};
-    const std::uint8_t* from = cache.token(found.page, found.offset, head);
-    return {from, from, to};
-  }
-};
 
 template <class From, class To, int kTokens, class Map>
 __global__ void __launch_bounds__(kThreads, kResident)
@@ -135,18 +56,12 @@ Status move_all(const Map& map, Dtype from, Dtype to, TokenDims dims, std::int64
   FLASHLATENT_ASSIGN_OR_RETURN(int units, multiprocessors(executor.device));
   const bool many = items > units * kResident * kWarps;
   const std::int64_t warps = many ? (items - 1) / kManyTokens + 1 : items;
-  return with_type<Fp8Token>(from, [&](auto from_type) {
-    return with_type<Fp8Token>(to, [&](auto to_type) -> Status {
-      using From = decltype(from_type);
-      using To = decltype(to_type);
-      if constexpr (Map::template takes<From, To>()) {
-        return launch_warps<kThreads>(
-            many ? move_kernel<From, To, kManyTokens, Map> : move_kernel<From, To, 1, Map>, warps, executor,
-            map, dims, items);
-      } else {
-        return {StatusCode::kInternal, "a cache operation was asked for types that it does not have"};
-      }
-    });
+  return with_types<Fp8Token, Map, /*kPlain=*/true>(from, to, [&](auto from_type, auto to_type) {
+    using From = decltype(from_type);
+    using To = decltype(to_type);
+    return launch_warps<kThreads>(
+        many ? move_kernel<From, To, kManyTokens, Map> : move_kernel<From, To, 1, Map>, warps, executor, map,
+        dims, items);
   });
 }
 
@@ -170,9 +85,12 @@ TokenDims dims_of(const ConstTensorView& from, bool aligned) {
 
 }  // namespace
 
+}  // namespace latent_moves
+
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
                      const Executor& executor, const ConstTensorView& kv_scale) {
+  using namespace latent_moves;
   if (latent_format(kv_cache) == KvFormat::kE4m3) {
     return append_e4m3(latent, rope, slot_mapping, kv_cache, kv_scale, executor);
   }
@@ -182,19 +100,14 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("kv_cache", kv_cache));
   const std::int64_t d_rope = rope.present() ? rope.shape[1] : 0;
   const bool aligned = in_vectors(latent) && in_vectors(kv_cache) && (d_rope == 0 || in_vectors(rope));
-  const AppendMap map{
-      static_cast<const std::uint8_t*>(latent.data),
-      d_rope > 0 ? static_cast<const std::uint8_t*>(rope.data) - latent.shape[1] * 2 : nullptr,
-      latent.strides[0] * 2,
-      d_rope > 0 ? rope.strides[0] * 2 : 0,
-      Integers(slot_mapping),
-      Pages(kv_cache)};
+  const LatentAppend<HeadPages> map(latent, rope, slot_mapping, kv_cache);
   return move_all(map, latent.dtype, kv_cache.dtype, dims_of(latent.shape[1], d_rope, aligned),
                   slot_mapping.shape[0], executor);
 }
 
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor,
                      const ConstTensorView& from_scale, const ConstTensorView& to_scale) {
+  using namespace latent_moves;
   if (latent_format(from) == KvFormat::kE4m3 || latent_format(to) == KvFormat::kE4m3) {
     return convert_e4m3(from, from_scale, to, to_scale, executor);
   }
@@ -203,7 +116,7 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
   }
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("from", from));
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("to", to));
-  return move_all(ConvertMap{Pages(from), Pages(to)}, from.dtype, to.dtype,
+  return move_all(LatentConvert<HeadPages>{HeadPages(from), HeadPages(to)}, from.dtype, to.dtype,
                   dims_of(from, in_vectors(from) && in_vectors(to)),
                   from.shape[0] * from.shape[1] * from.shape[2], executor);
 }
@@ -211,6 +124,7 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                     const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                     const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale) {
+  using namespace latent_moves;
   if (latent_format(kv_cache) == KvFormat::kE4m3) {
     return gather_e4m3(kv_cache, kv_scale, block_table, cu_seqlens, first_token, out, executor);
   }
@@ -219,9 +133,7 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
   }
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("kv_cache", kv_cache));
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("out", out));
-  const auto bytes = static_cast<std::int64_t>(size_of(out.dtype));
-  const GatherMap map{Pages(kv_cache), PageTable(block_table, cu_seqlens, first_token),
-                      static_cast<std::uint8_t*>(out.data), out.strides[0] * bytes, out.strides[1] * bytes};
+  const LatentGather<HeadPages> map(kv_cache, PageTable(block_table, cu_seqlens, first_token), out);
   return move_all(map, kv_cache.dtype, out.dtype, dims_of(kv_cache, in_vectors(kv_cache) && in_vectors(out)),
                   out.shape[0] * out.shape[1], executor);
 }

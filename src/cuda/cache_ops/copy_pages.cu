@@ -1,11 +1,12 @@
 // Copies pages of any layout as bytes: a warp has a segment of a contiguous run.
-#include <algorithm>
 
 #include "cuda/cache_ops/by_warps.h"
 #include "cuda/cache_ops/places.cuh"
 #include "cuda/cuda_backend.h"
 
 namespace flashlatent::cuda {
+
+namespace page_copies {
 
 namespace {
 
@@ -74,8 +75,11 @@ Status copy_words(Pages pages, std::int64_t row_bytes, std::int64_t pairs, const
 
 }  // namespace
 
+}  // namespace page_copies
+
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
                   const Executor& executor) {
+  using namespace page_copies;
   const auto size = static_cast<std::int64_t>(size_of(from.dtype));
   Pages pages = {static_cast<const std::uint8_t*>(from.data),
                  static_cast<std::uint8_t*>(to.data),

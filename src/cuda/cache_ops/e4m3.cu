@@ -4,11 +4,13 @@
 
 #include "core/scaled_e4m3.h"
 #include "cuda/cache_ops/by_warps.h"
-#include "cuda/cache_ops/places.cuh"
+#include "cuda/cache_ops/latent_maps.cuh"
 #include "cuda/cache_ops/token.cuh"
 #include "cuda/cuda_backend.h"
 
 namespace flashlatent::cuda {
+
+namespace e4m3_moves {
 
 namespace {
 
@@ -23,47 +25,6 @@ template <class T>
 inline constexpr int kBytes = kIsCode<T> ? 1 : 2;
 template <class T>
 using Word = std::conditional_t<kIsCode<T>, uint2, uint4>;  // eight elements
-
-struct AppendMap {
-  const std::uint8_t* latent;
-  const std::uint8_t* rope;
-  std::int64_t latent_stride, rope_stride;  // bytes
-  Integers slots;
-  TokenPages cache;
-
-  __device__ __forceinline__ Move operator()(std::int64_t i) const {
-    const std::int64_t slot = slots.at(i);
-    if (slot < 0 || slot >= cache.pages * cache.page_size) return {};
-    return {latent + i * latent_stride, rope + i * rope_stride,
-            cache.token(slot / cache.page_size, slot % cache.page_size)};
-  }
-};
-
-struct ConvertMap {
-  TokenPages from, to;
-
-  __device__ __forceinline__ Move operator()(std::int64_t i) const {
-    const std::int64_t page = i / from.page_size, offset = i % from.page_size;
-    const std::uint8_t* token = from.token(page, offset);
-    return {token, token, to.token(page, offset)};
-  }
-};
-
-struct GatherMap {
-  TokenPages cache;
-  PageTable table;
-  std::uint8_t* out;
-  std::int64_t row_stride;  // bytes
-
-  __device__ __forceinline__ Move operator()(std::int64_t row) const {
-    const PageTable::Found found = table.find(row, table.request_of(row), cache.pages, cache.page_size);
-    if (!found.row) return {};
-    std::uint8_t* to = out + row * row_stride;
-    if (found.page < 0) return {nullptr, nullptr, to};
-    const std::uint8_t* token = cache.token(found.page, found.offset);
-    return {token, token, to};
-  }
-};
 
 /// The scales of an operation (fp32, null: 1), and the elements of its tokens.
 struct Shape {
@@ -116,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t item = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (item >= items) return;
   const int lane = threadIdx.x % 32;
-  const Move move = map(item);
+  const Move move = map(item, map.near(item));
   if (move.to == nullptr) return;
   const Converter<From, To> converter{scale_at(shape.from_scale), scale_at(shape.to_scale)};
   if (move.from == nullptr) {
@@ -133,12 +94,16 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class From, class To, class Map>
-Status move_tokens(const Map& map, const Shape& shape, std::int64_t items, const Executor& executor) {
+template <class Map>
+Status move_tokens(const Map& map, Dtype from, Dtype to, const Shape& shape, std::int64_t items,
+                   const Executor& executor) {
   if (items == 0) return {};
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  return launch_warps<kThreads>(move_kernel<From, To, Map>, items, executor, map, shape, items);
+  return with_types<Code, Map, /*kPlain=*/false>(from, to, [&](auto from_type, auto to_type) {
+    return launch_warps<kThreads>(move_kernel<decltype(from_type), decltype(to_type), Map>, items, executor,
+                                  map, shape, items);
+  });
 }
 
 const float* scale_of(const ConstTensorView& scale) {
@@ -152,50 +117,39 @@ bool in_words(const ConstTensorView& view) {
 
 }  // namespace
 
+}  // namespace e4m3_moves
+
 Status append_e4m3(const ConstTensorView& latent, const ConstTensorView& rope,
                    const ConstTensorView& slot_mapping, const TensorView& kv_cache,
                    const ConstTensorView& kv_scale, const Executor& executor) {
+  using namespace e4m3_moves;
   const std::int64_t d_latent = latent.shape[1], d_rope = rope.present() ? rope.shape[1] : 0;
-  const AppendMap map{static_cast<const std::uint8_t*>(latent.data),
-                      d_rope > 0 ? static_cast<const std::uint8_t*>(rope.data) - d_latent * 2 : nullptr,
-                      latent.strides[0] * 2,
-                      d_rope > 0 ? rope.strides[0] * 2 : 0,
-                      Integers(slot_mapping),
-                      TokenPages(kv_cache)};
+  const LatentAppend<TokenPages> map(latent, rope, slot_mapping, kv_cache);
   const bool aligned = in_words(latent) && in_words(kv_cache) && (d_rope == 0 || in_words(rope));
   const Shape shape{nullptr, scale_of(kv_scale), static_cast<int>(d_latent),
                     static_cast<int>(d_latent + d_rope), aligned && d_latent % 8 == 0};
-  if (latent.dtype == Dtype::kF16) {
-    return move_tokens<__half, Code>(map, shape, slot_mapping.shape[0], executor);
-  }
-  return move_tokens<__nv_bfloat16, Code>(map, shape, slot_mapping.shape[0], executor);
+  return move_tokens(map, latent.dtype, kv_cache.dtype, shape, slot_mapping.shape[0], executor);
 }
 
 Status convert_e4m3(const ConstTensorView& from, const ConstTensorView& from_scale, const TensorView& to,
                     const ConstTensorView& to_scale, const Executor& executor) {
-  const ConvertMap map{TokenPages(from), TokenPages(to)};
+  using namespace e4m3_moves;
+  const LatentConvert<TokenPages> map{TokenPages(from), TokenPages(to)};
   const auto elements = static_cast<int>(from.shape[3]);
   const Shape shape{scale_of(from_scale), scale_of(to_scale), elements, elements,
                     in_words(from) && in_words(to)};
-  const std::int64_t items = from.shape[0] * from.shape[1];
-  if (to.dtype == Dtype::kBF16) return move_tokens<Code, __nv_bfloat16>(map, shape, items, executor);
-  if (to.dtype == Dtype::kF16) return move_tokens<Code, __half>(map, shape, items, executor);
-  return with_type<Code>(
-      from.dtype, [&](auto type) { return move_tokens<decltype(type), Code>(map, shape, items, executor); });
+  return move_tokens(map, from.dtype, to.dtype, shape, from.shape[0] * from.shape[1], executor);
 }
 
 Status gather_e4m3(const ConstTensorView& kv_cache, const ConstTensorView& kv_scale,
                    const ConstTensorView& block_table, const ConstTensorView& cu_seqlens,
                    const ConstTensorView& first_token, const TensorView& out, const Executor& executor) {
-  const GatherMap map{TokenPages(kv_cache), PageTable(block_table, cu_seqlens, first_token),
-                      static_cast<std::uint8_t*>(out.data),
-                      out.strides[0] * static_cast<std::int64_t>(size_of(out.dtype))};
+  using namespace e4m3_moves;
+  const LatentGather<TokenPages> map(kv_cache, PageTable(block_table, cu_seqlens, first_token), out);
   const auto elements = static_cast<int>(kv_cache.shape[3]);
   const Shape shape{scale_of(kv_scale), scale_of(kv_scale), elements, elements,
                     in_words(kv_cache) && in_words(out)};
-  return with_type<Code>(out.dtype, [&](auto type) {
-    return move_tokens<Code, decltype(type)>(map, shape, out.shape[0], executor);
-  });
+  return move_tokens(map, kv_cache.dtype, out.dtype, shape, out.shape[0], executor);
 }
 
 }  // namespace flashlatent::cuda

@@ -7,11 +7,13 @@
 #include "core/latent_format.h"
 #include "core/message.h"
 #include "cuda/cache_ops/by_warps.h"
-#include "cuda/cache_ops/places.cuh"
+#include "cuda/cache_ops/latent_maps.cuh"
 #include "cuda/cache_ops/token.cuh"
 #include "cuda/cuda_backend.h"
 
 namespace flashlatent::cuda {
+
+namespace fp8_584_moves {
 
 namespace {
 
@@ -26,17 +28,15 @@ struct Token584 {};
 template <class T>
 inline constexpr bool kIs584 = std::is_same_v<T, Token584>;
 
-/// One token's move. With null as target the token is skipped; with null as source it becomes 0.
-struct Move584 {
-  const std::uint8_t* from;
-  const std::uint8_t* rope;    // plain token: where it would begin if it were contiguous with its RoPE part
+/// One token's move, whose scales are elsewhere.
+struct Move584 : Move {
   const std::uint8_t* scales;  // of a token of bytes
-  std::uint8_t* to;
   std::uint8_t* to_scales;
 };
 
 /// The tokens of a plain or an fp8_584 cache.
 struct Tokens : TokenPages {
+  using Move = Move584;
   bool apart;  // are scales behind all data of a page?
 
   explicit Tokens(const ConstTensorView& view)
@@ -48,49 +48,20 @@ struct Tokens : TokenPages {
   __device__ __forceinline__ std::uint8_t* scales(std::int64_t page, std::int64_t offset) const {
     return apart ? data + page * page_stride + fp8_584::scale_offset(page_size, offset) : nullptr;
   }
-};
-
-struct AppendMap {
-  const std::uint8_t* latent;
-  const std::uint8_t* rope;
-  std::int64_t latent_stride, rope_stride;  // bytes
-  Integers slots;
-  Tokens cache;
-
-  __device__ __forceinline__ Move584 operator()(std::int64_t i) const {
-    const std::int64_t slot = slots.at(i);
-    if (slot < 0 || slot >= cache.pages * cache.page_size) return {};
-    const std::int64_t page = slot / cache.page_size, offset = slot % cache.page_size;
-    return {latent + i * latent_stride, rope + i * rope_stride, nullptr, cache.token(page, offset),
-            cache.scales(page, offset)};
+  __device__ __forceinline__ void read(Move& move, std::int64_t page, std::int64_t offset,
+                                       std::int64_t) const {
+    move.from = move.rope = token(page, offset);
+    move.scales = scales(page, offset);
   }
-};
-
-struct ConvertMap {
-  Tokens from, to;
-
-  __device__ __forceinline__ Move584 operator()(std::int64_t i) const {
-    const std::int64_t page = i / from.page_size, offset = i % from.page_size;
-    const std::uint8_t* token = from.token(page, offset);
-    return {token, token, from.scales(page, offset), to.token(page, offset), to.scales(page, offset)};
+  __device__ __forceinline__ void write(Move& move, std::int64_t page, std::int64_t offset,
+                                        std::int64_t) const {
+    move.to = token(page, offset);
+    move.to_scales = scales(page, offset);
   }
-};
-
-/// A gathered row of bytes is a page of one token.
-struct GatherMap {
-  Tokens cache;
-  PageTable table;
-  std::uint8_t* out;
-  std::int64_t row_stride;  // bytes
-
-  __device__ __forceinline__ Move584 operator()(std::int64_t row) const {
-    const PageTable::Found found = table.find(row, table.request_of(row), cache.pages, cache.page_size);
-    if (!found.row) return {};
-    std::uint8_t* to = out + row * row_stride;
-    std::uint8_t* to_scales = to + fp8_584::scale_offset(1, 0);
-    if (found.page < 0) return {nullptr, nullptr, nullptr, to, to_scales};
-    const std::uint8_t* token = cache.token(found.page, found.offset);
-    return {token, token, cache.scales(found.page, found.offset), to, to_scales};
+  /// A gathered row of bytes is a page of one token.
+  __device__ __forceinline__ static void write_row(Move& move, std::uint8_t* row) {
+    move.to = row;
+    move.to_scales = row + fp8_584::scale_offset(1, 0);
   }
 };
 
@@ -157,7 +128,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t item = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (item >= items) return;
   const int lane = threadIdx.x % 32;
-  const Move584 move = map(item);
+  const Move584 move = map(item, map.near(item));
   if (move.to == nullptr) return;
   if constexpr (kIs584<From> && kIs584<To>) {
     copy(move, lane);
@@ -168,12 +139,16 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class From, class To, class Map>
-Status move_tokens(const Map& map, bool vectors, std::int64_t items, const Executor& executor) {
+template <class Map>
+Status move_tokens(const Map& map, Dtype from, Dtype to, bool vectors, std::int64_t items,
+                   const Executor& executor) {
   if (items == 0) return {};
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  return launch_warps<kThreads>(move_584_kernel<From, To, Map>, items, executor, map, vectors, items);
+  return with_types<Token584, Map, /*kPlain=*/false>(from, to, [&](auto from_type, auto to_type) {
+    return launch_warps<kThreads>(move_584_kernel<decltype(from_type), decltype(to_type), Map>, items,
+                                  executor, map, vectors, items);
+  });
 }
 
 /// Data is moved by 16 bytes, and is aligned to them if pages are.
@@ -187,51 +162,36 @@ Status check_584(const char* name, const ConstTensorView& view) {
 
 }  // namespace
 
+}  // namespace fp8_584_moves
+
 Status append_584(const ConstTensorView& latent, const ConstTensorView& rope,
                   const ConstTensorView& slot_mapping, const TensorView& kv_cache, const Executor& executor) {
+  using namespace fp8_584_moves;
   FLASHLATENT_RETURN_IF_ERROR(check_584("kv_cache", kv_cache));
-  const AppendMap map{static_cast<const std::uint8_t*>(latent.data),
-                      static_cast<const std::uint8_t*>(rope.data) - fp8_584::kNopeDim * 2,
-                      latent.strides[0] * 2,
-                      rope.strides[0] * 2,
-                      Integers(slot_mapping),
-                      Tokens(kv_cache)};
-  const bool vectors = in_vectors(latent) && in_vectors(rope);
-  const std::int64_t items = slot_mapping.shape[0];
-  if (latent.dtype == Dtype::kF16) return move_tokens<__half, Token584>(map, vectors, items, executor);
-  return move_tokens<__nv_bfloat16, Token584>(map, vectors, items, executor);
+  return move_tokens(LatentAppend<Tokens>(latent, rope, slot_mapping, kv_cache), latent.dtype, kv_cache.dtype,
+                     in_vectors(latent) && in_vectors(rope), slot_mapping.shape[0], executor);
 }
 
 Status convert_584(const ConstTensorView& from, const TensorView& to, const Executor& executor) {
+  using namespace fp8_584_moves;
   FLASHLATENT_RETURN_IF_ERROR(check_584("from", from));
   FLASHLATENT_RETURN_IF_ERROR(check_584("to", to));
-  const bool to_584 = to.dtype == Dtype::kU8;
-  const bool vectors = in_vectors(to_584 ? from : ConstTensorView(to));
-  const ConvertMap map{Tokens(from), Tokens(to)};
-  const std::int64_t items = from.shape[0] * from.shape[1];
-  if (!to_584) {
-    if (to.dtype == Dtype::kF16) return move_tokens<Token584, __half>(map, vectors, items, executor);
-    return move_tokens<Token584, __nv_bfloat16>(map, vectors, items, executor);
-  }
-  return with_type<Token584>(from.dtype, [&](auto type) {
-    return move_tokens<decltype(type), Token584>(map, vectors, items, executor);
-  });
+  const bool vectors = in_vectors(to.dtype == Dtype::kU8 ? from : ConstTensorView(to));
+  return move_tokens(LatentConvert<Tokens>{Tokens(from), Tokens(to)}, from.dtype, to.dtype, vectors,
+                     from.shape[0] * from.shape[1], executor);
 }
 
 Status gather_584(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                   const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                   const TensorView& out, const Executor& executor) {
+  using namespace fp8_584_moves;
   FLASHLATENT_RETURN_IF_ERROR(check_584("kv_cache", kv_cache));
   if (out.dtype == Dtype::kU8 && !in_vectors(out, 8)) {
     return invalid_argument("out at ", out.data, " is ", to_string(ConstTensorView(out)),
                             "; the address and strides of fp8_584 rows must be multiples of 8 bytes");
   }
-  const GatherMap map{Tokens(kv_cache), PageTable(block_table, cu_seqlens, first_token),
-                      static_cast<std::uint8_t*>(out.data),
-                      out.strides[0] * static_cast<std::int64_t>(size_of(out.dtype))};
-  return with_type<Token584>(out.dtype, [&](auto type) {
-    return move_tokens<Token584, decltype(type)>(map, in_vectors(out), out.shape[0], executor);
-  });
+  const LatentGather<Tokens> map(kv_cache, PageTable(block_table, cu_seqlens, first_token), out);
+  return move_tokens(map, kv_cache.dtype, out.dtype, in_vectors(out), out.shape[0], executor);
 }
 
 }  // namespace flashlatent::cuda

@@ -10,6 +10,8 @@
 
 namespace flashlatent::cuda {
 
+namespace key_value_moves {
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -108,7 +110,7 @@ struct Move {
 /// takes(): the types that the operation is compiled for. near(): what a warp looks up once, for its first
 /// token.
 struct AppendMap {
-  template <class From, class To>
+  template <class Format, class From, class To>
   static constexpr bool takes() {
     return !kIsE4m3<From>;
   }
@@ -124,7 +126,7 @@ struct AppendMap {
 };
 
 struct GatherMap {
-  template <class From, class To>
+  template <class Format, class From, class To>
   static constexpr bool takes() {
     return !kIsE4m3<To>;
   }
@@ -141,7 +143,7 @@ struct GatherMap {
 
 /// The whole of a cache.
 struct ConvertMap {
-  template <class From, class To>
+  template <class Format, class From, class To>
   static constexpr bool takes() {
     return true;
   }
@@ -270,44 +272,44 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
   // While there are enough warps, keys and values go to different warps.
   work.apart = 2 * work.units <= multiprocessor_count * kResident * kWarps;
   if (work.apart) work.units *= 2;
-  return with_type<E4m3>(from_dtype, [&](auto from_type) {
-    return with_type<E4m3>(to_dtype, [&](auto to_type) -> Status {
-      using From = decltype(from_type);
-      using To = decltype(to_type);
-      if constexpr (Map::template takes<From, To>()) {
-        return launch_warps<kThreads>(move_kernel<From, To, Map>, work.units, executor, map, work);
-      } else {
-        return {StatusCode::kInternal, "a cache operation was asked for types that it does not have"};
-      }
-    });
+  return with_types<E4m3, Map, /*kPlain=*/true>(from_dtype, to_dtype, [&](auto from_type, auto to_type) {
+    return launch_warps<kThreads>(move_kernel<decltype(from_type), decltype(to_type), Map>, work.units,
+                                  executor, map, work);
   });
 }
 
 }  // namespace
 
+}  // namespace key_value_moves
+
 Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
                  const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor) {
+  using namespace key_value_moves;
   const CacheShape shape(cache);
   const int chunk = chunk_of(cache.keys.dtype);
-  return move_all(AppendMap{Integers(slot_mapping), shape.pages, shape.page_size}, Pair(keys, values, chunk),
-                  keys.dtype, Pair(cache, chunk), cache.keys.dtype, shape, slot_mapping.shape[0], executor);
+  return move_all(key_value_moves::AppendMap{Integers(slot_mapping), shape.pages, shape.page_size},
+                  Pair(keys, values, chunk), keys.dtype, Pair(cache, chunk), cache.keys.dtype, shape,
+                  slot_mapping.shape[0], executor);
 }
 
 Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_table,
                  const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                  const TensorView& keys, const TensorView& values, const Executor& executor) {
+  using namespace key_value_moves;
   const CacheShape shape(cache);
   const int chunk = chunk_of(keys.dtype);
-  return move_all(GatherMap{PageTable(block_table, cu_seqlens, first_token), shape.pages, shape.page_size},
+  return move_all(key_value_moves::GatherMap{PageTable(block_table, cu_seqlens, first_token), shape.pages,
+                                             shape.page_size},
                   Pair(cache, chunk), cache.keys.dtype, Pair(keys, values, chunk), keys.dtype, shape,
                   keys.shape[0], executor);
 }
 
 Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor) {
+  using namespace key_value_moves;
   const CacheShape shape(from);
   const int chunk = chunk_of(to.keys.dtype);
-  return move_all(ConvertMap{shape.page_size}, Pair(from, chunk), from.keys.dtype, Pair(to, chunk),
-                  to.keys.dtype, shape, shape.pages * shape.page_size, executor);
+  return move_all(key_value_moves::ConvertMap{shape.page_size}, Pair(from, chunk), from.keys.dtype,
+                  Pair(to, chunk), to.keys.dtype, shape, shape.pages * shape.page_size, executor);
 }
 
 }  // namespace flashlatent::cuda

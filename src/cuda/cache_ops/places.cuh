@@ -21,23 +21,6 @@ struct Integers {
   }
 };
 
-/// A cache of one KV head, token by token; strides in bytes.
-struct TokenPages {
-  std::uint8_t* data;
-  std::int64_t page_stride, token_stride, pages, page_size;
-
-  explicit TokenPages(const ConstTensorView& view)
-      : data(static_cast<std::uint8_t*>(const_cast<void*>(view.data))),
-        page_stride(view.strides[0] * static_cast<std::int64_t>(size_of(view.dtype))),
-        token_stride(view.strides[1] * static_cast<std::int64_t>(size_of(view.dtype))),
-        pages(view.shape[0]),
-        page_size(view.shape[1]) {}
-
-  __device__ __forceinline__ std::uint8_t* token(std::int64_t page, std::int64_t offset) const {
-    return data + page * page_stride + offset * token_stride;
-  }
-};
-
 /// The pages of requests, and the rows of a contiguous buffer that their tokens become.
 struct PageTable {
   const std::int32_t* table;

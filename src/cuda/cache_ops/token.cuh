@@ -137,7 +137,7 @@ __device__ __forceinline__ void store_word(std::uint8_t* token, int word, bool v
 /// One token's move. With null as target it is skipped; with null as source it becomes 0.
 struct Move {
   const std::uint8_t* from;
-  const std::uint8_t* rope;  // where it would begin if it were contiguous with its RoPE part
+  const std::uint8_t* rope;  // plain token: where it would begin if it were contiguous with its RoPE part
   std::uint8_t* to;
 };
 

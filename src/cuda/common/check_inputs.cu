@@ -7,6 +7,8 @@
 
 namespace flashlatent::cuda {
 
+namespace checking_inputs {
+
 namespace {
 
 using input_check::List;
@@ -77,7 +79,10 @@ __global__ void __cluster_dims__(kCtas) __launch_bounds__(kThreads)
 
 }  // namespace
 
-Status check_inputs(const Tables& tables, InputOffence* offence, const Executor& executor) {
+}  // namespace checking_inputs
+
+Status check_inputs(const input_check::Tables& tables, InputOffence* offence, const Executor& executor) {
+  using namespace checking_inputs;
   const DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   return launch(check_inputs_kernel, {.blocks = kCtas, .threads = kThreads}, executor, tables, offence);

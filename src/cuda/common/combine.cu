@@ -10,6 +10,8 @@
 
 namespace flashlatent::cuda {
 
+namespace combining {
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -275,15 +277,19 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
 
 }  // namespace
 
-Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, Partials partials,
-                    int multiprocessors, const Executor& executor) {
+}  // namespace combining
+
+Status combine_plan(const parts::DecodeArguments& args, const DecodeProblem::Cache& cache, Partials partials,
+                    const Executor& executor) {
+  using namespace combining;
   const std::int64_t rows =
       schedule::max_merges(args.geometry) * args.geometry.lanes * args.geometry.tile_rows;
   if (rows == 0) return {};
-  const RowsToMerge work = {rows, v_dim, multiprocessors};
+  FLASHLATENT_ASSIGN_OR_RETURN(const int units, multiprocessors(executor.device));
+  const RowsToMerge work = {rows, cache.v_dim, units};
   using Bf16 = __nv_bfloat16;
   const bool tokens = args.query.begins != nullptr && args.sharers.value > 1;
-  if (dtype == Dtype::kF16) {
+  if (cache.dtype == Dtype::kF16) {
     return tokens ? combine_tokens<__half, float, RowByWarp>(args, work, executor)
                   : combine_fp32<__half>(args, work, executor);
   }
@@ -299,6 +305,7 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
 Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,
                const ConstTensorView& attn_sink, const TensorView& out, const TensorView& lse,
                const Executor& executor) {
+  using namespace combining;
   if (partial_out.dtype != Dtype::kF32) {
     return combine_halves(partial_out, partial_lse, attn_sink, out, lse, executor);
   }

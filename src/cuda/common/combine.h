@@ -3,6 +3,7 @@
 
 #include "cuda/parts/arguments.h"
 #include "flashlatent/backend.h"
+#include "flashlatent/problem.h"
 #include "flashlatent/status.h"
 
 namespace flashlatent::cuda {
@@ -14,7 +15,7 @@ enum class Partials {
 };
 
 /// Merges the plan's split requests into the output. Its launch overlaps the end of the decode kernel.
-Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, Partials partials,
-                    int multiprocessors, const Executor& executor);
+Status combine_plan(const parts::DecodeArguments& args, const DecodeProblem::Cache& cache, Partials partials,
+                    const Executor& executor);
 
 }  // namespace flashlatent::cuda

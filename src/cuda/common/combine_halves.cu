@@ -10,6 +10,8 @@
 
 namespace flashlatent::cuda {
 
+namespace combining_halves {
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -92,9 +94,12 @@ bool goes_in_packs(const ConstTensorView& view, int pack) {
 
 }  // namespace
 
+}  // namespace combining_halves
+
 Status combine_halves(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,
                       const ConstTensorView& attn_sink, const TensorView& out, const TensorView& lse,
                       const Executor& executor) {
+  using namespace combining_halves;
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   FLASHLATENT_ASSIGN_OR_RETURN(int units, multiprocessors(executor.device));

@@ -13,6 +13,7 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call);
 Status set_listed_caches(const DecodeCall& call, parts::CacheArguments& cache);
 
 /// Writes the lse of empty rows for query tokens that ragged requests do not have.
-Status write_missing_rows(const parts::DecodeArguments& args, int heads, const Executor& executor);
+Status write_missing_rows(const parts::DecodeArguments& args, const DecodeProblem& problem,
+                          const Executor& executor);
 
 }  // namespace flashlatent::cuda

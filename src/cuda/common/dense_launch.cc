@@ -66,8 +66,6 @@ Status launch_dense(const DecodeCall& planned,
   FLASHLATENT_RETURN_IF_ERROR(check_pages("kv_cache", cache));
   DeviceGuard guard(call.executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  Result<int> units = multiprocessors(call.executor.device);
-  if (!units.ok()) return units.status();
 
   DenseLaunch launch = {};
   launch.args = decode_arguments(call);
@@ -85,9 +83,7 @@ Status launch_dense(const DecodeCall& planned,
     FLASHLATENT_RETURN_IF_ERROR(boxes.kv("kv_cache", cache, launch.args.cache.box_tokens, launch.kv));
   }
   FLASHLATENT_RETURN_IF_ERROR(query_map(call, boxes, launch));
-  if (call.problem.query.ragged) {
-    FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem.query.heads, call.executor));
-  }
+  FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem, call.executor));
   const InstanceKey& key = instance->key;
   const bool merges = instance->merges && merges_in_kernel(geometry);
   if (merges) launch.args.merge_state = static_cast<parts::MergeState*>(call.workspace.data);
@@ -96,8 +92,7 @@ Status launch_dense(const DecodeCall& planned,
       launch_ctas(instance->kernel, launch.args.geometry.parts * launch.args.geometry.lanes * team,
                   key.cluster * team, call.executor, {&launch.args, &launch.kv, &launch.query_rows}));
   if (merges) return {};
-  return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, Partials::kByTile,
-                      *units, call.executor);
+  return combine_plan(launch.args, call.problem.cache, Partials::kByTile, call.executor);
 }
 
 }  // namespace flashlatent::cuda

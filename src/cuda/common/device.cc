@@ -142,13 +142,12 @@ schedule::Workers read_workers(int device, int count) {
 }  // namespace
 
 Result<schedule::Workers> workers(int device) {
-  Result<int> count = multiprocessors(device);
-  if (!count.ok()) return count.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(const int count, multiprocessors(device));
   constexpr int kCached = 64;
-  if (device >= kCached) return read_workers(device, *count);
+  if (device >= kCached) return read_workers(device, count);
   static std::array<std::once_flag, kCached> flags;
   static std::array<std::optional<schedule::Workers>, kCached> cache;
-  std::call_once(flags[device], [&] { cache[device] = read_workers(device, *count); });
+  std::call_once(flags[device], [&] { cache[device] = read_workers(device, count); });
   return *cache[device];
 }
 

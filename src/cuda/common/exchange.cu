@@ -10,14 +10,15 @@
 #include <algorithm>
 
 #include "core/divisor.h"
-#include "core/exchange_memory.h"
 #include "cuda/common/launch.h"
+#include "cuda/common/peer_call.cuh"
 #include "cuda/common/runtime.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/parts/halves_merge.cuh"
-#include "cuda/ptx/peer_word.cuh"
 
 namespace flashlatent::cuda {
+
+namespace exchanging {
 
 namespace {
 
@@ -25,9 +26,10 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kResident = 4;  // CTAs a multiprocessor
 
+using exchange::ResultPack;
+
 struct Arguments {
-  exchange::Layout layout;
-  std::uint8_t* memory[kMostPeers];
+  PeerMemory<ResultPack> peers;
   const void* partial_out;
   const float* partial_lse;
   const float* sink;
@@ -38,7 +40,7 @@ struct Arguments {
   std::int64_t out_strides[3];          // batch, token, head
   std::int64_t lse_strides[3];          // batch, head, token
   Divisor packs, heads, tokens;         // of a row, of a rank, of a request
-  int rank, count;                      // packs of a rank
+  int count, v_dim;                     // packs of a rank
 };
 
 /// Where a pack of a rank's is in the call's tensors.
@@ -47,7 +49,7 @@ struct Place {
 
   __device__ __forceinline__ Place(const Arguments& args, int pack) {
     const int row = args.packs.quotient(pack), of_head = args.heads.quotient(row);
-    column = args.packs.remainder(pack) * exchange::kPackElements;
+    column = args.packs.remainder(pack) * ResultPack::kExtent;
     head = args.heads.remainder(row);
     batch = args.tokens.quotient(of_head);
     token = args.tokens.remainder(of_head);
@@ -63,60 +65,31 @@ struct Place {
   }
 };
 
-/// As it travels.
-struct Words {
-  ptx::Word128 words[exchange::kPackWords];
-
-  __device__ __forceinline__ bool have(std::uint32_t tag) const {
-    bool all = true;
-#pragma unroll
-    for (const ptx::Word128& word : words) all = all && static_cast<std::uint32_t>(word.high >> 32) == tag;
-    return all;
-  }
-};
-
 /// Some of a row's values, and the row's lse.
 template <class Element>
 struct Part {
-  using Values = parts::Pack<Element, exchange::kPackElements>;
+  using Values = parts::Pack<Element, ResultPack::kExtent>;
   static constexpr int kValueWords = sizeof(Values) / sizeof(std::uint32_t);
-  static_assert(kValueWords + 1 == 3 * exchange::kPackWords);
+  static_assert(kValueWords + 1 == Words<ResultPack>::kData);
 
   Values values;
   float lse;
 
-  __device__ __forceinline__ Words tagged(std::uint32_t tag) const {
-    Words sent;
+  __device__ __forceinline__ Words<ResultPack> tagged(std::uint32_t tag) const {
+    std::uint32_t data[kValueWords + 1];
 #pragma unroll
-    for (int i = 0; i < exchange::kPackWords; ++i) {
-      sent.words[i] = {joined(word(3 * i), word(3 * i + 1)), joined(word(3 * i + 2), tag)};
-    }
-    return sent;
+    for (int i = 0; i < kValueWords; ++i) data[i] = reinterpret_cast<const std::uint32_t*>(&values)[i];
+    data[kValueWords] = __float_as_uint(lse);
+    return Words<ResultPack>::tagged(data, tag);
   }
-  __device__ __forceinline__ static Part of(const Words& arrived) {
+  __device__ __forceinline__ static Part of(const Words<ResultPack>& arrived) {
+    std::uint32_t data[kValueWords + 1];
+    arrived.untag(data);
     Part part;
-    auto* values = reinterpret_cast<std::uint32_t*>(&part.values);
 #pragma unroll
-    for (int i = 0; i < exchange::kPackWords; ++i) {
-      const ptx::Word128& word = arrived.words[i];
-      values[3 * i] = static_cast<std::uint32_t>(word.low);
-      values[3 * i + 1] = static_cast<std::uint32_t>(word.low >> 32);
-      const auto third = static_cast<std::uint32_t>(word.high);
-      if (i + 1 < exchange::kPackWords) {
-        values[3 * i + 2] = third;
-      } else {
-        part.lse = __uint_as_float(third);
-      }
-    }
+    for (int i = 0; i < kValueWords; ++i) reinterpret_cast<std::uint32_t*>(&part.values)[i] = data[i];
+    part.lse = __uint_as_float(data[kValueWords]);
     return part;
-  }
-
- private:
-  __device__ __forceinline__ std::uint32_t word(int i) const {
-    return i == kValueWords ? __float_as_uint(lse) : reinterpret_cast<const std::uint32_t*>(&values)[i];
-  }
-  __device__ __forceinline__ static std::uint64_t joined(std::uint32_t low, std::uint32_t high) {
-    return static_cast<std::uint64_t>(high) << 32 | low;
   }
 };
 
@@ -124,44 +97,29 @@ struct Part {
 template <class Element, int kPeers>
 class Exchange {
  public:
-  __device__ __forceinline__ explicit Exchange(const Arguments& args)
-      : args_(args),
-        own_(args.memory[args.rank]),
-        epoch_(*reinterpret_cast<const volatile std::uint64_t*>(own_)) {}
+  __device__ __forceinline__ explicit Exchange(const Arguments& args) : args_(args), call_(args.peers) {}
 
   /// This rank's parts of the peers' packs to them.
   __device__ __forceinline__ void send() const {
     for (int pack = first(); pack < args_.count; pack += step()) {
       const Place place(args_, pack);
-      for (int begin = 1; begin < args_.layout.world; begin += kPeers) {
+      for (int begin = 1; begin < call_.world(); begin += kPeers) {
         Part<Element> parts[kPeers];
 #pragma unroll
         for (int i = 0; i < kPeers; ++i) {
-          if (begin + i < args_.layout.world) parts[i] = part_of(place, peer(begin + i));
+          if (begin + i < call_.world()) parts[i] = part_of(place, call_.peer(begin + i));
         }
 #pragma unroll
         for (int i = 0; i < kPeers; ++i) {
-          if (begin + i >= args_.layout.world) break;
-          const int to = peer(begin + i);
-          const Words sent = parts[i].tagged(epoch_.tag());
-          ptx::Word128* words = words_of(args_.memory[to], args_.rank, to, pack);
-#pragma unroll
-          for (int j = 0; j < exchange::kPackWords; ++j) {
-            ptx::store_at_system(words + j * exchange::kGroup, sent.words[j]);
-          }
+          if (begin + i >= call_.world()) break;
+          parts[i].tagged(call_.tag()).store(call_.to_send(call_.peer(begin + i), pack));
         }
       }
     }
   }
 
-  /// This CTA knows which exchange it is; the next launch counts on. Who reads the count has waited for the
-  /// end of this launch, so nothing else need be ordered.
   __device__ __forceinline__ void count() const {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      atomicAdd(reinterpret_cast<unsigned long long*>(own_),
-                exchange::Epoch::arrivals(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)));
-    }
+    call_.count();
   }
 
   /// In an order that is always the same: this rank's part, then those of the ranks after it.
@@ -169,11 +127,11 @@ class Exchange {
     for (int pack = first(); pack < args_.count; pack += step()) {
       const Place place(args_, pack);
       const float sink = args_.sink != nullptr ? __ldcg(args_.sink + place.head) : 0;
-      parts::HalvesMerge<Element, exchange::kPackElements> merge;
-      const Part<Element> own = part_of(place, args_.rank);
+      parts::HalvesMerge<Element, ResultPack::kExtent> merge;
+      const Part<Element> own = part_of(place, call_.rank());
       merge.add({own.values}, {own.lse});
-      for (int begin = 1; begin < args_.layout.world; begin += kPeers) {
-        Words arrived[kPeers];
+      for (int begin = 1; begin < call_.world(); begin += kPeers) {
+        Words<ResultPack> arrived[kPeers];
         receive(pack, begin, arrived);
         typename Part<Element>::Values values[kPeers];
         float lse[kPeers];
@@ -181,7 +139,7 @@ class Exchange {
         for (int i = 0; i < kPeers; ++i) {
           const Part<Element> part = Part<Element>::of(arrived[i]);
           values[i] = part.values;
-          lse[i] = begin + i < args_.layout.world ? part.lse : -INFINITY;
+          lse[i] = begin + i < call_.world() ? part.lse : -INFINITY;
         }
         merge.add(values, lse);
       }
@@ -200,19 +158,10 @@ class Exchange {
   __device__ __forceinline__ static int step() {
     return static_cast<int>(gridDim.x) * kThreads;
   }
-  __device__ __forceinline__ int peer(int after) const {
-    const int rank = args_.rank + after;
-    return rank < args_.layout.world ? rank : rank - args_.layout.world;
-  }
-  __device__ __forceinline__ ptx::Word128* words_of(std::uint8_t* memory, int sender, int receiver,
-                                                    int pack) const {
-    return reinterpret_cast<ptx::Word128*>(memory +
-                                           args_.layout.word(epoch_.parity(), sender, receiver, pack));
-  }
 
   /// Only the last of a row may be half a pack.
   __device__ __forceinline__ bool is_whole(const Place& place) const {
-    return place.column + exchange::kPackElements <= args_.layout.v_dim;
+    return place.column + ResultPack::kExtent <= args_.v_dim;
   }
 
   /// What this rank has of a pack of rank `of`.
@@ -237,32 +186,25 @@ class Exchange {
   }
 
   /// The packs of peers number `begin` and after, when all are here.
-  __device__ __forceinline__ void receive(int pack, int begin, Words (&arrived)[kPeers]) const {
+  __device__ __forceinline__ void receive(int pack, int begin, Words<ResultPack> (&arrived)[kPeers]) const {
     const ptx::Word128* from[kPeers];
 #pragma unroll
     for (int i = 0; i < kPeers; ++i) {
-      const int sender = peer(begin + i < args_.layout.world ? begin + i : begin);
-      from[i] = words_of(own_, sender, args_.rank, pack);
+      from[i] = call_.to_arrive(call_.peer(begin + i < call_.world() ? begin + i : begin), pack);
     }
     for (ptx::PeerWait wait;;) {
 #pragma unroll
-      for (int i = 0; i < kPeers; ++i) {
-#pragma unroll
-        for (int j = 0; j < exchange::kPackWords; ++j) {
-          arrived[i].words[j] = ptx::load_at_system(from[i] + j * exchange::kGroup);
-        }
-      }
+      for (int i = 0; i < kPeers; ++i) arrived[i] = Words<ResultPack>::load(from[i]);
       bool all = true;
 #pragma unroll
-      for (int i = 0; i < kPeers; ++i) all = all && arrived[i].have(epoch_.tag());
+      for (int i = 0; i < kPeers; ++i) all = all && arrived[i].have(call_.tag());
       if (all) return;
-      wait.check(epoch_.tag(), static_cast<std::uint32_t>(arrived[0].words[0].high >> 32));
+      wait.check(call_.tag(), arrived[0].tag());
     }
   }
 
   const Arguments& args_;
-  std::uint8_t* own_;
-  const exchange::Epoch epoch_;
+  const PeerCall<ResultPack> call_;
 };
 
 template <class Element, int kPeers>
@@ -284,9 +226,12 @@ auto* kernel_for(int world) {
 
 }  // namespace
 
+}  // namespace exchanging
+
 Status exchange_combine(const Peers& peers, const ConstTensorView& partial_out,
                         const ConstTensorView& partial_lse, const ConstTensorView& attn_sink,
                         const TensorView& out, const TensorView& lse, const Executor& executor) {
+  using namespace exchanging;
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   FLASHLATENT_ASSIGN_OR_RETURN(int units, multiprocessors(executor.device));
@@ -294,9 +239,8 @@ Status exchange_combine(const Peers& peers, const ConstTensorView& partial_out,
   const auto world = static_cast<int>(peers.memory.size());
   const auto rows = static_cast<int>(out.shape[0] * out.shape[1] * out.shape[2]);
   if (rows == 0) return {};
-  // How many bytes there are says where rows are, the same in calls of any shapes.
-  args.layout = exchange::layout_of(peers.bytes, static_cast<int>(out.shape[3]), world);
-  for (int i = 0; i < world; ++i) args.memory[i] = static_cast<std::uint8_t*>(peers.memory[i]);
+  args.v_dim = static_cast<int>(out.shape[3]);
+  args.peers = peer_memory<ResultPack>(peers, args.v_dim);
   args.partial_out = partial_out.data;
   args.partial_lse = static_cast<const float*>(partial_lse.data);
   args.sink = attn_sink.present() ? static_cast<const float*>(attn_sink.data) : nullptr;
@@ -306,11 +250,10 @@ Status exchange_combine(const Peers& peers, const ConstTensorView& partial_out,
   std::copy_n(partial_lse.strides.begin(), 3, args.partial_lse_strides);
   std::copy_n(out.strides.begin(), 3, args.out_strides);
   std::copy_n(lse.strides.begin(), 3, args.lse_strides);
-  args.rank = peers.rank;
-  args.packs = Divisor(args.layout.packs());
+  args.packs = Divisor(args.peers.layout.packs);
   args.heads = Divisor(static_cast<int>(out.shape[2]));
   args.tokens = Divisor(static_cast<int>(out.shape[1]));
-  args.count = rows * args.layout.packs();
+  args.count = rows * args.peers.layout.packs;
   LaunchShape shape;
   shape.blocks = std::min({(args.count - 1) / kThreads + 1, units * kResident, exchange::Epoch::kMostCtas});
   shape.threads = kThreads;

@@ -6,6 +6,8 @@
 
 namespace flashlatent::cuda {
 
+namespace missing_rows {
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -34,13 +36,18 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Status write_missing_rows(const parts::DecodeArguments& args, int heads, const Executor& executor) {
+}  // namespace missing_rows
+
+Status write_missing_rows(const parts::DecodeArguments& args, const DecodeProblem& problem,
+                          const Executor& executor) {
+  using namespace missing_rows;
+  if (!problem.query.ragged) return {};
   // where query tokens are the plan's requests, this counts the batch's
   parts::DecodeArguments requests = args;
   requests.geometry.requests /= args.sharers.value;
   requests.query.tokens *= args.sharers.value;
   const LaunchShape shape{.blocks = std::min(requests.geometry.requests, 1 << 16), .threads = kThreads};
-  return launch(missing_rows_kernel, shape, executor, requests, heads);
+  return launch(missing_rows_kernel, shape, executor, requests, problem.query.heads);
 }
 
 }  // namespace flashlatent::cuda

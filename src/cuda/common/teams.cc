@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cost/model.h"
+#include "cost/times.h"
 #include "cuda/parts/merge_room.h"
 #include "cuda/parts/team_room.h"
 #include "plan/host_plan.h"
@@ -71,6 +72,11 @@ schedule::Geometry team_geometry(const DecodeProblem& problem, const schedule::W
   g = shared_items(g, costs, workers);
   if (g.requests == 1) g.cost = cost::of_lone_request(g.cost, costs);
   return g;
+}
+
+schedule::CallTimes team_times(const schedule::Geometry& g, const schedule::Workers& workers,
+                               const TeamShape& shape) {
+  return cost::of_team_parts(g, shape.costs.on(workers));
 }
 
 std::size_t team_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {

@@ -18,6 +18,10 @@ struct TeamShape {
 schedule::Geometry team_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                  const TeamShape& shape);
 
+/// What a call takes by this geometry.
+schedule::CallTimes team_times(const schedule::Geometry& geometry, const schedule::Workers& workers,
+                               const TeamShape& shape);
+
 /// Bytes for the partial results of teams that share a request, and for the merges' counters, at most.
 /// Smaller batches than the problem's need no more.
 std::size_t team_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& geometry);

@@ -1,10 +1,8 @@
 // Which loader fills the blocks.
 #pragma once
 
-#include <type_traits>
-
+#include "cuda/fp8/listed_row_loader.cuh"
 #include "cuda/fp8/loader.cuh"
-#include "cuda/fp8/loader_584.cuh"
 #include "cuda/fp8/token_kind.h"
 #include "cuda/parts/atoms_loader.cuh"
 
@@ -20,7 +18,7 @@ struct LoaderOfTokens<Shared, Tokens::kFp8_656> {
 };
 template <class Shared>
 struct LoaderOfTokens<Shared, Tokens::kFp8_584> {
-  using Type = Loader584<Shared>;
+  using Type = ListedRowLoader<Shared, Shared::Config::kListsInRegisters>;
 };
 template <class Shared>
 using LoaderOf = typename LoaderOfTokens<Shared>::Type;

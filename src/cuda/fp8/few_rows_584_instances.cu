@@ -5,7 +5,7 @@ namespace flashlatent::fp8 {
 
 namespace {
 template <int kRows, bool kMerges, bool kAlone = false>
-constexpr cuda::DenseInstance instance() {
+constexpr cuda::DenseInstance fp8_584_instance() {
   using Shape = few_rows::Config<kRows, kMerges, 1, Tokens::kFp8_584, kAlone>;
   return {fp8_584_key(kRows, kAlone),
           cuda::compiled_kernel<few_rows::kernel<Shape>, Shape, few_rows::SharedMemory<Shape>>(),
@@ -14,13 +14,16 @@ constexpr cuda::DenseInstance instance() {
 }
 
 template <bool kMerges, bool kAlone = false>
-constexpr FewRows584Instances instances() {
-  return {{instance<8, kMerges, kAlone>(), instance<16, kMerges, kAlone>(), instance<32, kMerges, kAlone>()}};
+constexpr FewRows584Instances fp8_584_instances() {
+  return {{fp8_584_instance<8, kMerges, kAlone>(), fp8_584_instance<16, kMerges, kAlone>(),
+           fp8_584_instance<32, kMerges, kAlone>()}};
 }
 }  // namespace
 
-constinit const FewRows584Instances kFewRows584 = cuda::of_keys(kFewRows584Keys, instances<false>());
-constinit const FewRows584Instances kMergingFewRows584 = cuda::of_keys(kFewRows584Keys, instances<true>());
-constinit const FewRows584Instances kAlone584 = cuda::of_keys(kAlone584Keys, instances<false, true>());
+constinit const FewRows584Instances kFewRows584 = cuda::of_keys(kFewRows584Keys, fp8_584_instances<false>());
+constinit const FewRows584Instances kMergingFewRows584 =
+    cuda::of_keys(kFewRows584Keys, fp8_584_instances<true>());
+constinit const FewRows584Instances kAlone584 =
+    cuda::of_keys(kAlone584Keys, fp8_584_instances<false, true>());
 
 }  // namespace flashlatent::fp8

@@ -3,8 +3,6 @@
 
 #include <cuda_bf16.h>
 
-#include <cstdint>
-
 #include "core/e4m3_latent.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
@@ -34,6 +32,7 @@ struct Config {
   // loader walks the plan, in local memory.
   static constexpr bool kListsSegments = kTeam == 1 && !kFp8_584 && (kRows < 32 || kE4m3);
   static constexpr bool kLists = kFp8_584;  // of tokens; else there is one
+  static constexpr bool kListsInRegisters = true;
   static constexpr bool kAlone = kAlone_;
   static_assert(kFp8_584 ? kTeam == 1 && !(kAlone && kMerges) : !kAlone);
   // Those that compute: each scores a block in turn, and has a part of the output of all.

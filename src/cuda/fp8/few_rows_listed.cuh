@@ -35,6 +35,43 @@ class AloneItems : public parts::ItemsInTurn {
   }
 };
 
+/// Entries of a call's first item are asked for before its lengths are known.
+template <class Shared>
+class GuessingLoader : public LoaderOf<Shared> {
+  using Loader = LoaderOf<Shared>;
+
+ public:
+  using Loader::Loader;
+
+  /// Asks for entries as look_ahead() would for this range, which the next one may be but for the number of
+  /// tokens.
+  __device__ __forceinline__ void guess(const parts::ListedRange& range) {
+    Loader::look_ahead(range);
+    guessed_begin_ = range.begin;
+    guessed_blocks_ = range.lists.blocks;
+  }
+  __device__ __forceinline__ void look_ahead(const parts::ListedRange& range) {
+    if (guessed_begin_ == range.begin && guessed_blocks_ == range.lists.blocks && range.lists.first == 0) {
+      if (!counts(range, range.begin)) this->entry_ = -1;
+      if (!counts(range, range.begin + 2)) this->entry_ahead_ = -1;
+    } else {
+      Loader::look_ahead(range);
+    }
+    guessed_begin_ = kNoGuess;
+  }
+
+ private:
+  static constexpr int kNoGuess = -1;
+
+  __device__ __forceinline__ bool counts(const parts::ListedRange& range, int block) const {
+    const parts::ListPlace at = this->place(range, block);
+    return block + this->half() < range.end &&
+           at.token < (at.second ? range.lists.tokens[1] : range.lists.tokens[0]);
+  }
+
+  int guessed_begin_ = kNoGuess, guessed_blocks_ = 0;
+};
+
 /// All segments of a walk that begins at `first`.
 template <class Items, class Loader, class First, class Tell>
 __device__ __forceinline__ void load_items(Items items, Loader& loader, const First& first, Tell tell) {
@@ -92,7 +129,7 @@ __device__ __forceinline__ void load_lists(SharedMemory<Config>& shared, const p
   auto tell = [&](const parts::Work& work) {
     if (thread == 0) position.put(work);
   };
-  LoaderOf<SharedMemory<Config>> loader(args.cache, shared, thread);
+  GuessingLoader<SharedMemory<Config>> loader(args.cache, shared, thread);
   auto& walk = shared.walks.of_warp[thread / 32];
   if constexpr (Config::kAlone) {
     const schedule::Geometry& g = args.geometry;

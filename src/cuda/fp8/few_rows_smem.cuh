@@ -79,6 +79,8 @@ struct alignas(1024) SharedMemory {
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
   std::conditional_t<Config::kLists, WalkMemory<Config>, NoWalk> walks;
 
+  /// What the loader of lists waits for after its first block.
+  __device__ __forceinline__ ptx::Barrier& first_query() { return has_query; }
   /// What a CTA has itself takes the place of P.
   __device__ __forceinline__ parts::TeamUnits<Config>& incoming(int sender, int owner) {
     if (sender == owner) return reinterpret_cast<parts::TeamUnits<Config>&>(p);

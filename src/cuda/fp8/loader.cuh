@@ -41,6 +41,8 @@ class Loader {
       copy(token_of(entry, block));
       if (block == range.begin) announce();
       if (!has_query_) wait_for_query();
+      if (lane_ == 0) ptx::arrive(shared_.full[place_.slot()]);
+      place_.next();
       entry = ahead;
     }
   }
@@ -50,7 +52,9 @@ class Loader {
   static constexpr int kWarpBytes = kWarpTokens * fp8_656::kTokenBytes;
 
   /// Q is asked for after a call's first block, and needed as soon: behind three more blocks of all CTAs it
-  /// came late, and dense calls of 128 requests took 3 % longer.
+  /// came late, and dense calls of 128 requests took 3 % longer. Asked before this warp arrives for that
+  /// block, which nobody can use sooner: after it the next segment's Q may come, and the barrier be a phase
+  /// further.
   __device__ __forceinline__ void wait_for_query() {
     ptx::wait(shared_.has_query, 0);
     has_query_ = true;
@@ -71,7 +75,8 @@ class Loader {
     return static_cast<const std::uint8_t*>(cache_.data) + offset_of(cache_, place, 0);
   }
 
-  __device__ __forceinline__ void copy(const std::uint8_t* token) {
+  /// To the next slot, which does not count as filled before this warp arrives.
+  __device__ __forceinline__ void copy(const std::uint8_t* token) const {
     const std::uint32_t live = __ballot_sync(0xffffffff, token != nullptr) & 0xffff;
     if (token == nullptr) token = reinterpret_cast<const std::uint8_t*>(kZeroToken);
     const std::uint8_t* first = reinterpret_cast<const std::uint8_t*>(
@@ -83,7 +88,7 @@ class Loader {
     if (lane_ == 0) {
       reinterpret_cast<std::uint16_t*>(&shared_.live[slot])[first_ / kWarpTokens] =
           static_cast<std::uint16_t>(live);
-      ptx::arrive_expecting(shared_.full[slot], kWarpBytes);
+      ptx::expect(shared_.full[slot], kWarpBytes);
       if (in_line) ptx::copy_bytes(to, first, kWarpBytes, shared_.full[slot], policy_);
     }
     __syncwarp();
@@ -91,7 +96,6 @@ class Loader {
       ptx::copy_bytes(to + lane_ * fp8_656::kTokenBytes, token, fp8_656::kTokenBytes, shared_.full[slot],
                       policy_);
     }
-    place_.next();
   }
 
   const parts::CacheArguments& cache_;

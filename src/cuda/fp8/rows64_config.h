@@ -17,7 +17,8 @@ struct Config {
   static constexpr bool kFp8_584 = kTokens == Tokens::kFp8_584;
   static constexpr bool kE4m3 = is_e4m3(kTokens);
   static constexpr bool kBoxes = kTokens == Tokens::kE4m3Boxes;
-  static constexpr bool kLists = kFp8_584;  // are tokens of two lists?
+  static constexpr bool kLists = kFp8_584;          // are tokens of two lists?
+  static constexpr bool kListsInRegisters = false;  // of the loader
   // All rows of a tile attend to the same tokens, and tokens that do not count are zeros.
   static constexpr bool kRowsAlike = kFp8_584;
   using Element = __nv_bfloat16;

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "cuda/fp8/block_loader.cuh"
+#include "cuda/fp8/rows64_listed.cuh"
 #include "cuda/fp8/rows64_output.cuh"
 #include "cuda/fp8/rows64_scorer.cuh"
 #include "cuda/parts/merge_step.cuh"
@@ -67,17 +68,14 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
 }
 
 template <class Config>
-using LoaderOfBlocks = std::conditional_t<Config::kFp8_584, ListedRowLoader<SharedMemory<Config>>,
-                                          LoaderOf<SharedMemory<Config>>>;
-
-template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                      const CUtensorMap& kv_map) {
   // Not load_blocks(): of fp8_656 the loader would spill 30 words.
-  using BlockLoader = LoaderOfBlocks<Config>;
+  using BlockLoader = LoaderOf<SharedMemory<Config>>;
   if constexpr (Config::kFp8_584) {
-    load_listed_rows(args, shared.segments, first_by_shapes(args),
-                     BlockLoader(args.cache, shared, threadIdx.x - Config::kComputeThreads));
+    load_lists(
+        args, shared.segments, first_by_shapes(args),
+        ListedSegments<SharedMemory<Config>>(args.cache, shared, threadIdx.x - Config::kComputeThreads));
   } else if constexpr (!Config::kE4m3) {
     fp8::load_listed(args, shared.segments,
                      BlockLoader(args.cache, shared, threadIdx.x - Config::kComputeThreads));
@@ -97,7 +95,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
     for (int& restarts : shared.restarts) restarts = 0;
     if constexpr (Config::kAsksAhead) shared.lists.next_query.request = -1;
-    shared.segments.init(Config::kComputeThreads + LoaderOfBlocks<Config>::kThreads);
+    shared.segments.init(Config::kComputeThreads + LoaderOf<SharedMemory<Config>>::kThreads);
     MergeStep<Config>::init(shared.merge);
     ptx::init(shared.has_query, 1);
     if constexpr (Config::kAsksAhead) ptx::init(shared.lists.first_query, 1);
@@ -105,7 +103,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     ptx::init(shared.softened, Config::kOutputThreads);
     ptx::init(shared.p_free, Config::kOutputThreads);
     ptx::init(shared.has_p, Config::kOutputThreads);
-    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, LoaderOfBlocks<Config>::kArrivals);
+    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, LoaderOf<SharedMemory<Config>>::kArrivals);
     for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, Config::kComputeThreads);
     ptx::publish_barriers();
   }

@@ -1,10 +1,10 @@
 // Every byte of shared memory of the 64-row kernel, once.
 #pragma once
 
-#include "cuda/fp8/listed_row_loader.cuh"
 #include "cuda/fp8/rows64_config.h"
 #include "cuda/fp8/scales_584.cuh"
 #include "cuda/fp8/tile_rows.cuh"
+#include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
 #include "cuda/parts/team_unit.cuh"
@@ -43,6 +43,10 @@ __device__ __forceinline__ int ratio_place(int token) {
 template <class Config>
 struct PlainP {
   std::uint8_t p[Config::kTileBytes];
+};
+/// Of a loading warp: the lists of the segment at hand and of the next one.
+struct ListedRanges {
+  parts::ListedRange of[2];
 };
 struct LoadedLists {
   ListedRanges of_warp[4];
@@ -86,6 +90,10 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier has_query;         // Q has come from memory
   parts::SegmentList segments;
   parts::MergeBegun merge;
+
+  /// What the loader of lists waits for after its first block. Not has_query: where the call's first item is
+  /// empty, or Q comes a second time, its next phase may be over before a warp asks.
+  __device__ __forceinline__ ptx::Barrier& first_query() { return lists.first_query; }
 };
 
 /// What takes many instructions, once a row and segment.

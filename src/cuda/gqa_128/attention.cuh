@@ -53,7 +53,7 @@ class Attention {
         give_back_query();
       }
       if (rank_ == 0) finish(job);
-      give_back(shared_.jobs_empty[slot]);
+      ptx::arrive(shared_.jobs_empty[slot]);  // every lane, since all have read it
     }
   }
 

@@ -1,11 +1,12 @@
 #include "cuda/gqa_128/choice.h"
 
 #include <algorithm>
-#include <initializer_list>
+#include <cmath>
 #include <span>
 
 #include "core/message.h"
 #include "cost/model.h"
+#include "cost/times.h"
 #include "cuda/common/geometry.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/common/prefix_units.h"
@@ -74,7 +75,7 @@ using gqa_128::tile_rows_of;
 /// Query rows of a KV head. gqa_16 has up to 16 in a tile, and then reads tokens once (d up to 128).
 constexpr int kLeastRows = 17;
 constexpr std::int64_t kMostTiles = 1 << 22;
-constexpr cost::Costs kCost = cost::of(cost::Kernel::kPrefill, cost::Situation::kRows64);
+constexpr cost::Costs kCost = cost::of(cost::Kernel::kGqa128, cost::Situation::kRows64);
 
 int row_tiles_of(const DecodeProblem& problem) {
   const int rows = tile_rows_of(*key_of(problem));
@@ -111,6 +112,25 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return g;
 }
 
+/// CTAs take tiles one after another and split none. Where lengths vary the longest ends up to a tile later.
+schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
+                          const schedule::Workers& workers) {
+  if (row_tiles_of(problem) > 1) return cost::as_cut(g);
+  constexpr cost::Costs kTimes = cost::of(cost::Kernel::kGqa128, cost::Situation::kTimes);
+  const double tiles = static_cast<double>(g.requests) * g.lanes, at_once = std::max<int>(workers, 1);
+  const double waves = std::ceil(tiles / at_once), last = tiles - (waves - 1) * at_once;
+  const int dim = key_of(problem)->dim;
+  const double alone = kTimes.on(workers).per_block * (g.block_tokens / 128.0) * std::max(dim / 128.0, 1.0);
+  const double memory =
+      4.0 * g.block_tokens * problem.cache.qk_dim / (cost::kRates.share / 10.0) * workers.memory;
+  const double blocks = schedule::max_blocks(g) *
+                        ((waves - 1) * std::max(memory, alone) + std::max(memory * last / at_once, alone));
+  const schedule::CostModel costs = kTimes.on(workers);
+  const double shorter = g.requests < 2 ? 1 : std::min(1.0, cost::kMeanOfLongest + 1 / waves);
+  const double call = costs.per_call + waves * costs.per_split;
+  return {std::llround(call + blocks), std::llround(call + shorter * blocks)};
+}
+
 /// A counter of jobs.
 std::size_t workspace_bytes(const DecodeProblem&, const schedule::Geometry&) {
   return sizeof(std::int32_t);
@@ -128,6 +148,7 @@ const DecodeKernel kGqa128Kernel = {
     .geometry = geometry,
     .workspace_bytes = workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(gqa_128::launch),
+    .times = times,
 };
 
 std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {

@@ -22,16 +22,16 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared, const Argum
     const int users = Config::kSegments ? kComputeWarps / args.block_sharers : kComputeWarps;
     for (Stage<Config>& stage : shared.stages) {
       ptx::init(stage.keys_full, 1);
-      ptx::init(stage.values_full, 1);
+      ptx::init(stage.values_full, Config::kSegments ? kCleaners : 1);
       ptx::init(stage.values_landed, 1);
       ptx::init(stage.keys_empty, users);
       ptx::init(stage.values_empty, users);
     }
     ptx::init(shared.landed, 1);
-    ptx::init(shared.cleaned, Config::kSegments ? 3 : 4);
+    ptx::init(shared.cleaned, 4);
     for (int i = 0; i < kJobSlots; ++i) {
       ptx::init(shared.jobs_full[i], 1);
-      ptx::init(shared.jobs_empty[i], kComputeWarps + 3);  // and three warps that load
+      ptx::init(shared.jobs_empty[i], Config::kComputeThreads + 96);  // and three warps that load
     }
     for (int i = 0; i < Config::kWarpgroups; ++i) {
       ptx::init(shared.query_full[i], 1);

@@ -43,6 +43,7 @@ int box_tokens_of(const DecodeProblem& problem, int block_tokens) {
 /// Fills what all launches have in common.
 Status common_launch(const DecodeCall& call, const Instance& instance, Launch& launch) {
   const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held] = call;
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment("out", outputs.out, 4));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", inputs.q, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("key_cache", inputs.key_cache, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("value_cache", inputs.value_cache, 16));
@@ -59,6 +60,7 @@ Status common_launch(const DecodeCall& call, const Instance& instance, Launch& l
   args.kv_heads = problem.cache.heads;
   args.sequences = problem.query.batch * problem.cache.heads;
   args.section = 1;
+  args.wide_output = check_alignment("out", outputs.out, 16).ok();
   if (inputs.key_cache.shape[0] == 0) return {};  // without pages no map is needed
   FLASHLATENT_RETURN_IF_ERROR(cuda::kv_tensor_map("key_cache", inputs.key_cache, box_tokens, launch.keys));
   return cuda::kv_tensor_map("value_cache", inputs.value_cache, box_tokens, launch.values);
@@ -86,11 +88,9 @@ Status query_map(const DecodeProblem& problem, const ConstTensorView& view, Laun
 
 Status launch(const DecodeCall& call) {
   const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held] = call;
-  FLASHLATENT_RETURN_IF_ERROR(check_alignment("out", outputs.out, 4));
   cuda::DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  Result<int> units = cuda::multiprocessors(executor.device);
-  if (!units.ok()) return units.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(const int units, cuda::multiprocessors(executor.device));
   const Instance& instance = *find(key_of(problem));
   Launch launch = {};
   FLASHLATENT_RETURN_IF_ERROR(common_launch(call, instance, launch));
@@ -100,42 +100,32 @@ Status launch(const DecodeCall& call) {
   args.section =
       static_cast<int>(std::clamp<std::int64_t>(kSectionBytes / sequence_bytes, 1, args.sequences));
   args.jobs = args.sequences * args.decode.query.row_tiles.value;
-  args.wide_output = check_alignment("out", outputs.out, 16).ok();
   FLASHLATENT_RETURN_IF_ERROR(query_map(problem, inputs.q, launch));
-  launch.ctas = std::min(args.jobs, *units);
+  launch.ctas = std::min(args.jobs, units);
   if (args.jobs > launch.ctas) {
     args.next_job = static_cast<std::int32_t*>(workspace.data);
     FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(
         cudaMemsetAsync(args.next_job, 0, sizeof(*args.next_job), static_cast<cudaStream_t>(executor.stream)),
         "cudaMemsetAsync"));
   }
-  if (problem.query.ragged) {
-    FLASHLATENT_RETURN_IF_ERROR(cuda::write_missing_rows(args.decode, problem.query.heads, executor));
-  }
+  FLASHLATENT_RETURN_IF_ERROR(cuda::write_missing_rows(args.decode, problem, executor));
   return launch_kernel(instance.kernel, launch, executor);
 }
 
 Status launch_segments(const DecodeCall& call) {
   const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held] = call;
-  FLASHLATENT_RETURN_IF_ERROR(check_alignment("out", outputs.out, 4));
   cuda::DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  Result<int> units = cuda::multiprocessors(executor.device);
-  if (!units.ok()) return units.status();
   const Instance& instance = *find(key_of(problem, Kind::kSegments));
   Launch launch = {};
   FLASHLATENT_RETURN_IF_ERROR(common_launch(call, instance, launch));
   Arguments& args = launch.args;
   args.partial = {args.decode.partial.out, args.decode.partial.lse};
-  args.wide_output = check_alignment("out", outputs.out, 16).ok();
   launch.ctas = g.parts * g.lanes;
-  if (problem.query.ragged) {
-    FLASHLATENT_RETURN_IF_ERROR(cuda::write_missing_rows(args.decode, problem.query.heads, executor));
-  }
+  FLASHLATENT_RETURN_IF_ERROR(cuda::write_missing_rows(args.decode, problem, executor));
   args.block_sharers = g.tile_rows <= 64 ? 2 : 1;
   FLASHLATENT_RETURN_IF_ERROR(launch_kernel(instance.kernel, launch, executor));
-  return cuda::combine_plan(args.decode, problem.cache.dtype, problem.cache.v_dim, cuda::Partials::kFp32,
-                            *units, executor);
+  return cuda::combine_plan(args.decode, problem.cache, cuda::Partials::kFp32, executor);
 }
 
 }  // namespace flashlatent::gqa_128

@@ -58,8 +58,7 @@ class Loader {
       if (warp_ == 0) put(jobs.next(), slot, parity);
       ptx::wait(shared_.jobs_full[slot], parity);
       Job job = shared_.jobs[slot];
-      __syncwarp();
-      if (warp_ != 0 && lane_ == 0) ptx::arrive(shared_.jobs_empty[slot]);
+      if (warp_ != 0) ptx::arrive(shared_.jobs_empty[slot]);
       if (job.tile.rows == 0) return;
       if (warp_ == 1 && args_.query_boxes) ask_for_query(job, i % 2);
       if constexpr (Config::kShared) job.entries = shared_entries(args_, job);
@@ -137,6 +136,7 @@ class Loader {
       }
       copy(shared_.keys[stage_], keys_, job, start, entry, valid, stage.keys_full);
       ptx::wait(stage.values_empty, parity_ ^ 1);
+      if (Config::kSegments && !edge && lane_ == 0) ptx::arrive(stage.values_full, kCleaners - 1);
       copy(shared_.values[stage_], values_, job, start, entry, valid,
            edge ? landed(stage) : stage.values_full);
     }
@@ -164,19 +164,15 @@ class Loader {
   }
 
   /// With segments three warps clean while the first one starts the next loads: requests are short, and it
-  /// would otherwise wait for everything that is under way.
+  /// would otherwise wait for everything that is under way. A warp may be several blocks ahead of another: so
+  /// each arrives at the block's own barrier.
   __device__ __forceinline__ void clean_apart(Stage<Config>& stage, const Tokens<Config>& live, int start) {
     ptx::wait(stage.values_landed, landed_parities_ >> stage_ & 1);
     landed_parities_ ^= 1U << stage_;
-    for (int quarter = warp_ - 1; quarter < 4; quarter += 3) clean(live, start, quarter);
+    for (int quarter = warp_ - 1; quarter < 4; quarter += kCleaners) clean(live, start, quarter);
     ptx::fence_for_async_proxy();
     __syncwarp();
-    if (lane_ == 0) ptx::arrive(shared_.cleaned);
-    if (warp_ == 1) {
-      ptx::wait(shared_.cleaned, edge_parity_);
-      if (lane_ == 0) ptx::arrive(stage.values_full);
-    }
-    edge_parity_ ^= 1;
+    if (lane_ == 0) ptx::arrive(stage.values_full);
   }
 
   __device__ __forceinline__ Tokens<Config> live_tokens(std::uint32_t valid, int count) const {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "cost/model.h"
+#include "cost/times.h"
 #include "cuda/common/geometry.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/cuda_backend.h"
@@ -31,7 +32,7 @@ int tile_rows_of(const DecodeProblem& problem) {
 /// The least time of a block of `block_tokens` tokens, however fast memory is.
 std::int32_t least_of_block(int dim, int block_tokens, const schedule::Workers& workers) {
   using enum cost::Situation;
-  constexpr cost::Kernel kKernel = cost::Kernel::kPaged128;
+  constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
   const cost::Costs costs = dim <= 64    ? cost::of(kKernel, kDim64)
                             : dim <= 128 ? cost::of(kKernel, kDim128)
                                          : cost::of(kKernel, kDim256);
@@ -44,7 +45,7 @@ std::int32_t least_of_block(int dim, int block_tokens, const schedule::Workers& 
 schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens,
                              const schedule::Workers& workers) {
   using enum cost::Situation;
-  constexpr cost::Kernel kKernel = cost::Kernel::kPaged128;
+  constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
   schedule::CostModel costs =
       cost::by_memory(cost::of(kKernel, kByMemory), 4.0 * block_tokens * problem.cache.qk_dim, workers);
   costs.per_block = std::max(costs.per_block, least_of_block(problem.cache.qk_dim, block_tokens, workers));
@@ -68,8 +69,31 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);
   g.cost = costs_of(problem, g.block_tokens, workers);
   schedule::set_workers(g, row_tiles_of(problem) * problem.cache.heads, workers);
-  constexpr cost::Costs kShares = cost::of(cost::Kernel::kPaged128, cost::Situation::kShares);
+  constexpr cost::Costs kShares = cost::of(cost::Kernel::kGqa128Split, cost::Situation::kShares);
   return schedule::with_shares_merged_in(g, kShares.on(workers).per_merge);
+}
+
+schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
+                          const schedule::Workers& workers) {
+  using enum cost::Situation;
+  constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
+  if (row_tiles_of(problem) > 1) return cost::as_cut(g);
+  const int dim = problem.cache.qk_dim;
+  const double bytes = 4.0 * g.block_tokens * dim;
+  // With d 128 the bytes take as long as the rest.
+  const auto least_of_64 = [&](const cost::Costs& costs) {
+    return costs.on(workers).per_block * (g.block_tokens / 64.0);
+  };
+  const double least = dim <= 64    ? least_of_64(cost::of(kKernel, kTimesDim64))
+                       : dim <= 128 ? 0
+                                    : least_of_64(cost::of(kKernel, kDim256));
+  cost::ItemTimes times = cost::ItemTimes::of(cost::of(kKernel, kTimes), workers);
+  constexpr std::int32_t kLoneShare = cost::constants(kKernel, kTimes).lone_share;
+  times.lone_share = cost::scaled(kLoneShare, workers.clock);
+  times.block = std::max(bytes / (cost::kRates.share / 10.0) * workers.memory, least);
+  times.block_alone = times.block_near =
+      std::max(bytes / (cost::kRates.most / 10.0) * workers.clock, cost::kLeastAlone * least);
+  return cost::of_line(g, times, cost::Items::kFaster, g.parts);
 }
 
 }  // namespace
@@ -84,6 +108,7 @@ const DecodeKernel kGqa128SplitKernel = {
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(gqa_128::launch_segments),
+    .times = times,
 };
 
 }  // namespace flashlatent::cuda

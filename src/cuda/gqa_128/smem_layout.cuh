@@ -35,6 +35,9 @@ struct Stage {
   std::uint32_t poisoned[4];
 };
 
+/// Segments: warps that clean values. All of them arrive at values_full.
+inline constexpr int kCleaners = 3;
+
 /// Slots for jobs on their way from the loading to the computing warpgroups.
 inline constexpr int kJobSlots = 2;
 
@@ -46,7 +49,7 @@ struct alignas(1024) SharedMemory {
   NotFinite not_finite[Config::kStages][Config::kBlockTokens][Config::kDim / 8];
   Stage<Config> stages[Config::kStages];
   ptx::Barrier landed;                           // not segments: values that the loading warps clean
-  ptx::Barrier cleaned;                          // by all four
+  ptx::Barrier cleaned;                          // by all four of these
   float halves[Config::kSegments ? 4 : 1][128];  // segments: maxima and sums of the other warpgroup's rows
   Job jobs[kJobSlots];
   ptx::Barrier jobs_full[kJobSlots], jobs_empty[kJobSlots];

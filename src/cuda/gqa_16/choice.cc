@@ -5,6 +5,7 @@
 
 #include "core/message.h"
 #include "cost/model.h"
+#include "cost/times.h"
 #include "cuda/common/geometry.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/common/prefix_units.h"
@@ -80,14 +81,15 @@ namespace flashlatent::cuda {
 namespace {
 
 constexpr int kFixedSplitTokens = 2048;  // batch_invariant
+constexpr int kMostRowsOfTimes = 128;    // rows of a KV head; prompts have more
 // Requests are few if each has this many parts or more: their merges run at the same time, and each part is
 // one or two segments.
 constexpr int kPartsOfFew = 4;
-constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory);
-constexpr cost::Costs kRows16 = cost::of(cost::Kernel::kPaged, cost::Situation::kRows16);
-constexpr cost::Costs kShares = cost::of(cost::Kernel::kPaged, cost::Situation::kShares);
-constexpr cost::Costs kQueryTokens = cost::of(cost::Kernel::kPaged, cost::Situation::kQueryTokens);
-constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kPaged, cost::Situation::kFewRequests);
+constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kGqa16, cost::Situation::kByMemory);
+constexpr cost::Costs kRows16 = cost::of(cost::Kernel::kGqa16, cost::Situation::kRows16);
+constexpr cost::Costs kShares = cost::of(cost::Kernel::kGqa16, cost::Situation::kShares);
+constexpr cost::Costs kQueryTokens = cost::of(cost::Kernel::kGqa16, cost::Situation::kQueryTokens);
+constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kGqa16, cost::Situation::kFewRequests);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
@@ -213,6 +215,56 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return schedule::with_shares_merged_in(g, kShares.on(workers).per_merge);
 }
 
+int row_tiles_of(const DecodeProblem& problem, const schedule::Geometry& g) {
+  return (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
+}
+
+/// What a block of the row tiles that a CTA does takes of the memory's time, or longer: several row tiles of
+/// a KV head read most of it once. In one CTA they take three quarters as long as apart, at most.
+double block_time(double bytes, int row_tiles, int tiles, const schedule::Workers& workers) {
+  if (row_tiles == 1) return bytes / (cost::kRates.in_calls / 10.0) * workers.memory;
+  const double of_share = bytes / (cost::kRates.share / 10.0);
+  if (tiles == 1) {
+    return of_share * cost::kTilesApart * (workers.memory + (row_tiles - 1) * workers.clock) / row_tiles;
+  }
+  return of_share *
+         std::max<double>(workers.memory / std::min(row_tiles, tiles), cost::kTilesTogether * workers.clock);
+}
+
+schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
+                          const schedule::Workers& workers) {
+  using enum cost::Situation;
+  constexpr cost::Kernel kKernel = cost::Kernel::kGqa16;
+  if (problem.rows_per_kv_head() > kMostRowsOfTimes) return cost::as_cut(g);
+  const gqa_16::InstanceKey& key = *gqa_16::key_of(problem);
+  const bool many_rows = problem.rows_per_kv_head() > 8;
+  const auto costs = [&] {
+    if (problem.query.tokens > 1) {
+      if (key.dim > 128 && problem.rows_per_kv_head() > 4) return cost::of(kKernel, kTimesQueryTokensDim256);
+      return many_rows ? cost::of(kKernel, kTimesQueryTokens16) : cost::of(kKernel, kTimesQueryTokens8);
+    }
+    return many_rows ? cost::of(kKernel, kTimesRows16) : cost::of(kKernel, kTimesRows8);
+  };
+  const int tiles = gqa_16::tokens_a_cta(key) / g.block_tokens;
+  const double bytes = 2.0 * g.block_tokens * tiles * problem.cache.qk_dim * gqa_16::element_bytes(problem);
+  cost::ItemTimes times = cost::ItemTimes::of(costs(), workers);
+  const double segment = times.whole_call + times.segment;
+  const std::int32_t least =
+      (key.dim <= 64 ? cost::of(kKernel, kDim64) : cost::of(kKernel, kDim128)).on(workers).per_block_alone;
+  times.block_alone = times.block_near =
+      std::max<double>(bytes / (cost::kRates.most / 10.0) * workers.clock, least);
+  if (g.team > 1) {
+    const double blocks = (schedule::max_blocks(g) + g.team - 1) / g.team;
+    const double call = segment + cost::of(kKernel, kTeams).on(workers).per_call;
+    return cost::with({}, call + blocks * times.block_alone);
+  }
+  constexpr std::int32_t kLoneShare = cost::constants(kKernel, kTimes).lone_share;
+  times.lone_share = segment + cost::scaled(kLoneShare, workers.clock);
+  times.merge = cost::of(kKernel, kTimes).on(workers).per_merge;
+  times.block = block_time(bytes, row_tiles_of(problem, g), tiles, workers);
+  return cost::of_line(g, times, cost::Items::kFaster, g.parts);
+}
+
 prefix::Shape prefix_shape(const DecodeProblem& problem, const schedule::Workers& workers) {
   const schedule::Geometry g = sharing_geometry(problem, workers);
   prefix::Shape shape = prefix_units_shape(problem, workers.count);
@@ -236,6 +288,7 @@ const DecodeKernel kGqa16Kernel = {
     .launch = FLASHLATENT_IF_COMPILED(gqa_16::launch),
     .declines_prefixes = declines_prefix_units,
     .prefix_shape = prefix_shape,
+    .times = times,
 };
 
 }  // namespace flashlatent::cuda

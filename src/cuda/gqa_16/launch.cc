@@ -134,8 +134,6 @@ Status launch(const DecodeCall& call) {
   FLASHLATENT_RETURN_IF_ERROR(cuda::check_pages("key_cache", inputs.key_cache));
   cuda::DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  Result<int> units = cuda::multiprocessors(executor.device);
-  if (!units.ok()) return units.status();
 
   const bool packed = problem.cache.layout == KvLayout::kPacked;
   Arguments args = {};
@@ -158,16 +156,13 @@ Status launch(const DecodeCall& call) {
     args.tickets = reinterpret_cast<parts::Ticket*>(static_cast<std::uint8_t*>(workspace.data) +
                                                     partial_bytes(problem, g));
   }
-  if (problem.query.ragged) {
-    FLASHLATENT_RETURN_IF_ERROR(cuda::write_missing_rows(args.decode, problem.query.heads, executor));
-  }
+  FLASHLATENT_RETURN_IF_ERROR(cuda::write_missing_rows(args.decode, problem, executor));
   FLASHLATENT_RETURN_IF_ERROR(share_prefixes(call, args));
   FLASHLATENT_RETURN_IF_ERROR(cuda::launch_ctas(find(*key_of(problem))->kernel,
                                                 g.parts * (g.lanes / args.tiles_a_cta) * args.team, args.team,
                                                 executor, {&args}));
   if (args.tickets != nullptr) return {};
-  return cuda::combine_plan(args.decode, problem.cache.dtype, problem.cache.v_dim, cuda::Partials::kFp32,
-                            *units, executor);
+  return cuda::combine_plan(args.decode, problem.cache, cuda::Partials::kFp32, executor);
 }
 
 }  // namespace flashlatent::gqa_16

@@ -1,8 +1,8 @@
 #include "cuda/mla_16/choice.h"
 
-#include "core/message.h"
 #include "cost/table.h"
 #include "cuda/common/dense_choice.h"
+#include "cuda/common/dense_times.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/cuda_backend.h"
 
@@ -33,6 +33,16 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return dense_geometry(problem, workers, {.tile_rows = mla_16::kTileRows, .cost = kCost});
 }
 
+schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
+                          const schedule::Workers& workers) {
+  constexpr cost::Kernel kKernel = cost::Kernel::kMla16;
+  constexpr cost::Costs kTimes = cost::of(kKernel, cost::Situation::kTimes);
+  constexpr std::int32_t kLoneShare = cost::constants(kKernel, cost::Situation::kTimes).lone_share;
+  constexpr cost::Costs kQueryTokens = cost::of(kKernel, cost::Situation::kQueryTokens);
+  return with_query_tokens(dense_times(g, workers, {.costs = kTimes, .lone_share = kLoneShare}), problem,
+                           kQueryTokens, workers);
+}
+
 std::optional<std::string> declines_turns(const DecodeProblem& problem) {
   if (auto reason = declines(problem)) return reason;
   InstanceKey key = mla_16::key_of(problem, loading_of(problem), 1);
@@ -61,6 +71,7 @@ const DecodeKernel kMla16Kernel = {
     .launch = FLASHLATENT_IF_COMPILED(mla_16::launch),
     .declines_turns = declines_turns,
     .turns = turns,
+    .times = times,
 };
 
 }  // namespace flashlatent::cuda

@@ -1,5 +1,5 @@
 // mla_16 by teams, for calls too small to fill the device.
-#include "core/message.h"
+#include "cuda/common/dense_times.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/common/teams.h"
 #include "cuda/cuda_backend.h"
@@ -17,6 +17,7 @@ constexpr cost::TeamCosts kCosts8 = cost::of_teams(Kernel::kMla16Team8);
 constexpr cost::TeamCosts kCosts16 = cost::of_teams(Kernel::kMla16Team16);
 constexpr cost::TeamCosts kCosts16OfFewBlocks =
     cost::of_teams(Kernel::kMla16Team16, Situation::kTeamsOfFewBlocks);
+constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla16, Situation::kQueryTokens);
 constexpr int kFewTokens = 256;  // four blocks
 
 template <int kTeam>
@@ -30,10 +31,21 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 }
 
 template <int kTeam>
-schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
+TeamShape shape_of(const DecodeProblem& problem) {
   cost::TeamCosts costs = kTeam > 8 ? kCosts16 : kTeam < 8 ? kCosts4 : kCosts8;
   if (kTeam > 8 && reach_of(problem) <= kFewTokens * kTeam) costs = kCosts16OfFewBlocks;
-  return team_geometry(problem, workers, {.tile_rows = mla_16::kTileRows, .team = kTeam, .costs = costs});
+  return {.tile_rows = mla_16::kTileRows, .team = kTeam, .costs = costs};
+}
+
+template <int kTeam>
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
+  return team_geometry(problem, workers, shape_of<kTeam>(problem));
+}
+
+template <int kTeam>
+schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
+                          const schedule::Workers& workers) {
+  return with_query_tokens(team_times(g, workers, shape_of<kTeam>(problem)), problem, kQueryTokens, workers);
 }
 
 template <int kTeam>
@@ -49,7 +61,8 @@ constexpr DecodeKernel kernel(const char* name) {
       .declines = declines<kTeam>,
       .geometry = geometry<kTeam>,
       .workspace_bytes = team_workspace_bytes,
-      .launch = FLASHLATENT_IF_COMPILED(mla_16::launch)};
+      .launch = FLASHLATENT_IF_COMPILED(mla_16::launch),
+      .times = times<kTeam>};
 }
 
 }  // namespace

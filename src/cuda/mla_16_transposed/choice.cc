@@ -2,6 +2,7 @@
 
 #include "cost/table.h"
 #include "cuda/common/dense_choice.h"
+#include "cuda/common/dense_times.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/cuda_backend.h"
 
@@ -85,6 +86,15 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return has_rows_alike(problem) ? whole_if_faster(problem, shares) : shares;
 }
 
+schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
+                          const schedule::Workers& workers) {
+  constexpr cost::Costs kTimes = cost::of(Kernel::kMla16Transposed, Situation::kTimes);
+  constexpr std::int32_t kLoneShare = cost::constants(Kernel::kMla16Transposed, Situation::kTimes).lone_share;
+  constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla16Transposed, Situation::kQueryTokens);
+  return with_query_tokens(dense_times(g, workers, {.costs = kTimes, .lone_share = kLoneShare}), problem,
+                           kQueryTokens, workers);
+}
+
 std::optional<std::string> declines_turns(const DecodeProblem& problem) {
   if (!goes_by_lists(problem))
     return "there is one cache, and it is not fp8_584; fp8_584 and two are accepted";
@@ -115,6 +125,7 @@ const DecodeKernel kMla16TransposedKernel = {
     .launch = FLASHLATENT_IF_COMPILED(mla_16_transposed::launch),
     .declines_turns = declines_turns,
     .turns = turns,
+    .times = times,
 };
 
 }  // namespace flashlatent::cuda

@@ -61,6 +61,11 @@ struct Config {
   static constexpr bool kCountsLanes = Loader::kReaderFences && !Loader::kAllReadersArrive;
   static constexpr int kReleases = kCountsLanes || Loader::kAllReadersArrive ? 128 : 4;
 
+  /// Does the copy engine fill a place of the ring now for one warpgroup, now for the other? Its copies may
+  /// land in another order than they were asked for in.
+  static constexpr bool kSharesPlaces = !Loader::kReaderFences && kRingTiles % (2 * kQkChunks) != 0;
+  static_assert(!kSharesPlaces || kLiveSlots % 2 == 1, "a block's first place was the other's before");
+
   /// Where blocks are converted, two of them are all that shared memory holds, and a block's time is that of
   /// its conversion and of its products, one after the other: short chains of products then matter. Scores in
   /// so many sums, and so many of V's chunks step by step.

@@ -14,6 +14,7 @@
 // - full (loader), empty (4, a lane of each warp that computes the block, or 128, all lanes, for which one of
 //   a warp may arrive): phase n of both is the slot's n-th tile. Tiles used to hand over are given back by
 //   the warpgroup that takes.
+//   A slot's n-th tile may be the other warpgroup's: who waits for the next one first waits for its release.
 // - q_full (128), q_empty (4): phase n of both is the n-th segment with blocks. Who has the first block of
 //   segment n + 1 did not have the last of segment n: it waits for the other's arrival at q_empty after the
 //   last score of n, stores Q, and arrives at q_full, for which all wait who have a block. None is ever two
@@ -123,6 +124,9 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     const typename RingPosition<Config>::TileDescriptors tiles(ring_, ptx::descriptor_k_major);
     constexpr int kMore = Config::kScoreSums - 1;
     float more[kMore][kRows / 2];
+    // What was there before has been read, so all tiles of that block have landed. Of one that is still on
+    // its way the phase before has the parity that is waited for below.
+    if constexpr (Config::kSharesPlaces) ring_.wait_empty(0);
 #pragma unroll
     for (int i = 0; i < Config::kQkChunks; ++i) {
       if (i == 0 || Config::barrier_of(i) != Config::barrier_of(i - 1)) {

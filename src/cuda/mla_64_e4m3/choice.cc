@@ -32,14 +32,14 @@ struct Shape {
   cost::Costs shares;  // of CTAs that have a share of one request each
 };
 constexpr Shape kShape16 = {
-    {.tile_rows = mla_64_e4m3::kFewRows, .cost = cost::of(Kernel::kE4m3, Situation::kRows16)},
-    cost::of(Kernel::kE4m3, Situation::kSharesOfFewRows)};
+    {.tile_rows = mla_64_e4m3::kFewRows, .cost = cost::of(Kernel::kMla64E4m3, Situation::kRows16)},
+    cost::of(Kernel::kMla64E4m3, Situation::kSharesOfFewRows)};
 constexpr Shape kShape64 = {
-    {.tile_rows = mla_64_e4m3::kTileRows, .cost = cost::of(Kernel::kE4m3, Situation::kRows64)},
-    cost::of(Kernel::kE4m3, Situation::kShares)};
+    {.tile_rows = mla_64_e4m3::kTileRows, .cost = cost::of(Kernel::kMla64E4m3, Situation::kRows64)},
+    cost::of(Kernel::kMla64E4m3, Situation::kShares)};
 constexpr Shape kShapeOfTiles = {
-    {.tile_rows = mla_64_e4m3::kTileRows, .cost = cost::of(Kernel::kE4m3, Situation::kTiles)},
-    cost::of(Kernel::kE4m3, Situation::kSharesOfTiles)};
+    {.tile_rows = mla_64_e4m3::kTileRows, .cost = cost::of(Kernel::kMla64E4m3, Situation::kTiles)},
+    cost::of(Kernel::kMla64E4m3, Situation::kSharesOfTiles)};
 
 /// Of several requests, with up to so many blocks a CTA as many parts each, even where they differ in length.
 constexpr int kFewBlocks = 2;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "core/message.h"
 #include "cost/model.h"
 #include "cuda/common/dense_choice.h"
+#include "cuda/common/dense_times.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/cuda_backend.h"
 #include "plan/even_shares.h"
@@ -16,8 +18,14 @@ cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading, in
   return {cuda::cached_dtype(cache), cache.qk_dim, cache.v_dim, kTileRows, loading, cluster, team};
 }
 
+bool has_spans(const DecodeProblem& problem) {
+  const auto& options = problem.options;
+  return options.shard.world > 1 && options.causal && problem.query.tokens > 1;
+}
+
 cuda::InstanceKey share_key_of(const DecodeProblem& problem, const schedule::Geometry& g) {
-  const cuda::Loading loading = cuda::loading_of(problem);
+  cuda::Loading loading = cuda::loading_of(problem);
+  if (loading == cuda::Loading::kBoxes && has_spans(problem)) loading = cuda::Loading::kTokens;
   return key_of(problem, loading, loading == cuda::Loading::kFp8 ? 2 : cluster_of(problem, g, loading));
 }
 
@@ -118,7 +126,7 @@ constexpr int kUnusedSms = 12;
 std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
                                                 const schedule::Workers& workers, int team) {
   const int teams = std::max(workers - kUnusedSms, 0) / team;
-  if (teams == 0 || loading_of(problem) != Loading::kBoxes ||
+  if (teams == 0 || loading_of(problem) != Loading::kBoxes || mla_64_pingpong::has_spans(problem) ||
       !is_listed({mla_64_pingpong::kTeamKeys576x512},
                  mla_64_pingpong::key_of(problem, Loading::kBoxes, 1, team)))
     return std::nullopt;
@@ -216,6 +224,21 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return best;
 }
 
+schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
+                          const schedule::Workers& workers) {
+  constexpr cost::Costs kTimes = cost::of(Kernel::kMla64Pingpong, Situation::kTimes);
+  constexpr cost::Costs kTimesOfTiles = cost::of(Kernel::kMla64Pingpong, Situation::kTimesOfTiles);
+  constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla64Pingpong, Situation::kQueryTokens);
+  constexpr cost::Costs kTeamQueryTokens = cost::of(Kernel::kMla64Pingpong, Situation::kTeamQueryTokens);
+  const bool one_tile = fits_one_tile(problem);
+  if (g.team > 1) return with_query_tokens(cost::of_shares(g), problem, kTeamQueryTokens, workers);
+  const schedule::CallTimes times =
+      schedule::combines_shares(g.partition)
+          ? share_times(g, workers, one_tile ? kEvenCost : kEvenCostOfTwoTiles)
+          : dense_times(g, workers, {.costs = one_tile ? kTimes : kTimesOfTiles});
+  return with_query_tokens(times, problem, kQueryTokens, workers);
+}
+
 schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
   const bool one_tile = rows_of_item(problem) <= mla_64_pingpong::kTileRows;
   const auto cost = [&] {
@@ -242,13 +265,17 @@ std::optional<std::string> declines_turns(const DecodeProblem& problem) {
   const std::initializer_list<KvFormat> formats = {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584,
                                                    KvFormat::kE4m3};
   if (auto reason = (by_lists ? declines_lists : declines_tokens)(problem, formats)) return reason;
-  const InstanceKey key = mla_64_pingpong::turns_key_of(problem, schedule::Geometry{});
-  if (is_listed(
-          {mla_64_pingpong::kTurnsKeys, mla_64_pingpong::kTurnsFp8Keys, mla_64_pingpong::kTurnsListedKeys,
-           mla_64_pingpong::kTurnsListed576Keys, mla_64_pingpong::kTurnsE4m3Keys},
-          key))
-    return std::nullopt;
   const bool plain = problem.cache.format == KvFormat::kPlain;
+  // mla_64_roles is faster.
+  if (plain && !by_lists) {
+    return message("there is one cache, of ", to_string(problem.cache.dtype),
+                   "; fp8_656, fp8_584, e4m3 and two caches are accepted");
+  }
+  const InstanceKey key = mla_64_pingpong::turns_key_of(problem, schedule::Geometry{});
+  if (is_listed({mla_64_pingpong::kTurnsFp8Keys, mla_64_pingpong::kTurnsListedKeys,
+                 mla_64_pingpong::kTurnsListed576Keys, mla_64_pingpong::kTurnsE4m3Keys},
+                key))
+    return std::nullopt;
   return unknown_dimensions(
       problem, by_lists && !plain ? "with an extra cache 512/512 is" : "576/512 and 512/512 are");
 }
@@ -267,6 +294,7 @@ const DecodeKernel kMla64PingpongKernel = {
     .launch = FLASHLATENT_IF_COMPILED(mla_64_pingpong::launch),
     .declines_turns = declines_turns,
     .turns = turns,
+    .times = times,
 };
 
 }  // namespace flashlatent::cuda

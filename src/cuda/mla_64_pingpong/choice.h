@@ -8,6 +8,10 @@ namespace flashlatent::mla_64_pingpong {
 
 cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading, int cluster, int team = 1);
 
+/// Do query tokens see spans of their own in a context that ranks share (parts::DecodeArguments::spans)?
+/// Shares by boxes and teams cannot take them (Config::kSpans): such calls are shared out token by token.
+bool has_spans(const DecodeProblem& problem);
+
 /// Of what shares out requests (schedule::combines_shares()).
 cuda::InstanceKey share_key_of(const DecodeProblem& problem, const schedule::Geometry& geometry);
 

@@ -6,6 +6,10 @@
 #include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/partial.cuh"
 
+namespace flashlatent::parts {
+class TmaLoader;
+}
+
 namespace flashlatent::mla_64_pingpong {
 
 /// Of a thread that computes, and of one that loads.
@@ -63,6 +67,13 @@ struct Config {
   /// Whether each loading warp keeps its place among the segments in shared memory.
   static constexpr bool kWarpsWalk =
       kListShares || (parts::kTakesLists<Loader> && parts::kHasOneLoop<Loader>);
+  /// Whether a CTA mostly has one or two pairs of blocks, so that what it runs, it runs for the first time:
+  /// shares and teams by boxes. Code that is rare and lies between costs time then, and is kept short.
+  static constexpr bool kFewBlocks = (kHasShare || kTeam > 1) && std::is_same_v<Loader, parts::TmaLoader>;
+  /// Whether a call may have parts::DecodeArguments::spans (choice.cc).
+  static constexpr bool kSpans = !kFewBlocks;
+  /// Whether a call always has parts::QueryArguments::rows_in_line (launch.cc).
+  static constexpr bool kQueryInLine = kFewBlocks && kHasShare;
   /// Whether a segment may be a whole item.
   static constexpr bool kWritesOutput = !kHasShare || kListShares;
   /// Whether the computing warps load the first blocks of a share.

@@ -1,4 +1,5 @@
 #include "cuda/common/dense_launch.h"
+#include "cuda/common/tensors.h"
 #include "cuda/mla_64_pingpong/choice.h"
 #include "cuda/mla_64_pingpong/instances.h"
 
@@ -36,12 +37,15 @@ Status launch(const DecodeCall& call) {
     const DecodeProblem& p = c.problem;
     const bool is_prefill = c.max_logits.present();
     if (is_prefill) {
-      return cuda::find_instance({kTurns, kTurnsFp8, kTurnsListed, kTurnsListed576, kTurnsE4m3},
+      return cuda::find_instance({kTurnsFp8, kTurnsListed, kTurnsListed576, kTurnsE4m3},
                                  turns_key_of(p, c.geometry));
     }
     if (has_shares(c.geometry) || has_items_in_turn(p, c.geometry)) {
-      return cuda::find_instance({kShares576x512, kSharesFp8_656, kSharesFp8_584, kSharesListed},
-                                 share_key_of(p, c.geometry));
+      cuda::InstanceKey key = share_key_of(p, c.geometry);
+      // Shares by boxes take Q by TMA alone (Config::kQueryInLine).
+      if (key.loading == Loading::kBoxes && !cuda::rows_in_line(p, c.inputs.q))
+        key.loading = Loading::kTokens;
+      return cuda::find_instance({kShares576x512, kSharesFp8_656, kSharesFp8_584, kSharesListed}, key);
     }
     const int team = c.geometry.team;
     if (team == 1) return find(p, loading, cluster_of(p, c.geometry, loading));

@@ -27,7 +27,9 @@ __device__ __forceinline__ void silence_block(SharedMemory<Config>& shared,
     const int start = start_token();
     const bool found = parts::record_poison<Operand, Config::kVDim, 128>(
         shared.poison_from, tiles, partial, thread, [&](int token) {
-          const int first = work.tile.first_to_see(args, work.segment.length, start + token);
+          const int length = work.segment.length;
+          const int first = Config::kSpans ? work.tile.first_to_see(args, length, start + token)
+                                           : work.tile.first_to_see_in_context(length, start + token);
           return first * args.query.group.value - work.tile.first;
         });
     if (found) shared.poisoned[parities[kMeeting]] = 1;

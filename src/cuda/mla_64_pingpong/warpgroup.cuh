@@ -139,6 +139,7 @@ class Warpgroup {
 
   /// How many tokens the tile's row attends to.
   __device__ __forceinline__ int limit(const parts::Work& work, int row) const {
+    if constexpr (!Config::kSpans) return work.tile.limit_in_context(args_, work.segment.length, row);
     return work.tile.limit(args_, work.segment.length, row);
   }
 
@@ -156,7 +157,7 @@ class Warpgroup {
 
   /// Q is in shared memory.
   __device__ __forceinline__ void take_query(const parts::RowTile& tile) {
-    if (Config::kAtOnce || args_.query.rows_in_line) {
+    if (Config::kAtOnce || Config::kQueryInLine || args_.query.rows_in_line) {
       ptx::wait(shared_.q_full, parities_[kQuery]);
     } else {
       meet();  // the segment before has read its Q
@@ -296,12 +297,15 @@ class Warpgroup {
     if constexpr (kUnits) {
       parts::add_units(s_, units(kMe), scale_);
     } else {
-      parts::scale_unless_positive(s_, args_.scale_log2);
+      if constexpr (!Config::kFewBlocks) parts::scale_unless_positive(s_, args_.scale_log2);
       scale = args_.positive_scale;
     }
     // Those that some rows of the tile attend to and others do not.
     const std::uint64_t partial = Config::kRowsAlike ? 0 : live_ & ~parts::low_tokens(seen_);
-    if (live_ != parts::kAllLive || partial != 0) {
+    // With few blocks both of what is rare is one branch.
+    const bool scales = Config::kFewBlocks && !(args_.scale_log2 > 0);
+    if (live_ != parts::kAllLive || partial != 0 || scales) {
+      if (scales) parts::multiply(s_, args_.scale_log2);
       const int start = Config::kRowsAlike ? 0 : start_token(work);
       const auto end = [&](int row) {
         return Config::kRowsAlike ? parts::kTileRows : limit(work, row) - start;
@@ -335,7 +339,8 @@ class Warpgroup {
     if constexpr (kUnits) {
       sum = parts::exponentials_of_units(s, units(kMe) + 16 * kBegin, base_);
     } else {
-      sum = parts::exponentials(s, args_.positive_scale, base_);
+      sum = Config::kFewBlocks ? parts::exponentials_by_row(s, args_.positive_scale, base_)
+                               : parts::exponentials(s, args_.positive_scale, base_);
     }
     sum_ = {sum_.low + sum.low, sum_.high + sum.high};
   }

@@ -3,6 +3,7 @@
 #include "core/message.h"
 #include "cost/model.h"
 #include "cuda/common/dense_choice.h"
+#include "cuda/common/dense_times.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/common/tensors.h"
 #include "cuda/cuda_backend.h"
@@ -92,6 +93,25 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return *shares;
 }
 
+schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
+                          const schedule::Workers& workers) {
+  constexpr cost::Costs kTimes = cost::of(Kernel::kMla64Roles, Situation::kTimes);
+  constexpr cost::Costs kTimesByTokens = cost::of(Kernel::kMla64Roles, Situation::kTimesByTokens);
+  constexpr cost::Costs kTimesOfTiles = cost::of(Kernel::kMla64Roles, Situation::kTimesOfTiles);
+  constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla64Roles, Situation::kQueryTokens);
+  const auto of_call = [&] {
+    if (schedule::combines_shares(g.partition)) {
+      return share_times(g, workers, cost::of(Kernel::kMla64Roles, Situation::kSharesOfTiles));
+    }
+    if (problem.rows_per_kv_head() > mla_64_roles::kTileRows) {
+      return dense_times(g, workers, {.costs = kTimesOfTiles});
+    }
+    return dense_times(g, workers,
+                       {.costs = loading_of(problem) == Loading::kTokens ? kTimesByTokens : kTimes});
+  };
+  return with_query_tokens(of_call(), problem, kQueryTokens, workers);
+}
+
 std::optional<std::string> declines_turns(const DecodeProblem& problem) {
   if (auto reason = declines_tokens(problem, {KvFormat::kPlain})) return reason;
   InstanceKey key = mla_64_roles::key_of(problem);
@@ -167,6 +187,7 @@ const DecodeKernel kMla64RolesKernel = {
     .substitute = substitute,
     .declines_turns = declines_turns,
     .turns = turns,
+    .times = times,
 };
 
 }  // namespace flashlatent::cuda

@@ -13,7 +13,8 @@
 namespace flashlatent::parts::atoms {
 
 /// Where Shared has a barrier `has_query`: no block but a call's first is asked for before Q has come, which
-/// would come late behind others' (docs/log/fp8_32.md).
+/// would come late behind others' (docs/log/fp8_32.md). It is passed before the arrival for that block, which
+/// nobody can use sooner: after it the next segment's Q may come, and the barrier be a phase further.
 template <class Shared>
 class QueryGate {
  public:
@@ -49,7 +50,7 @@ class BoxLoader {
         const int slot = slot_.index();
         ptx::wait(shared_.empty[slot], slot_.parity() ^ 1);
         shared_.live[slot] = boxes.live;
-        ptx::arrive_expecting(shared_.full[slot], boxes.bytes / kRowBytes * Config::kQkDim);
+        ptx::expect(shared_.full[slot], boxes.bytes / kRowBytes * Config::kQkDim);
 #pragma unroll
         for (int i = 0; i < boxes.kCount; ++i) {
           const PageBox& at = boxes.box[i];
@@ -58,9 +59,10 @@ class BoxLoader {
                         at.token / kAtomRows, at.entry, shared_.full[slot], policy_);
         }
       }
-      slot_.next();
       __syncwarp();
       gate_.pass(shared_);
+      if (ptx::elect_one()) ptx::arrive(shared_.full[slot_.index()]);
+      slot_.next();
     });
   }
 
@@ -103,7 +105,6 @@ class TokenLoader {
       if (block + 1 < range.end) look_up(range, block + 1, entries);
       copy(live, source);
       slot_.next();
-      gate_.pass(shared_);
     }
   }
 
@@ -148,7 +149,7 @@ class TokenLoader {
     return live;
   }
 
-  __device__ __forceinline__ void copy(std::uint64_t live, const std::uint8_t* const (&source)[2]) const {
+  __device__ __forceinline__ void copy(std::uint64_t live, const std::uint8_t* const (&source)[2]) {
     const int slot = slot_.index();
     ptx::wait(shared_.empty[slot], slot_.parity() ^ 1);
     const std::uint32_t to = ptx::shared_address(shared_.blocks[slot]) +
@@ -161,6 +162,7 @@ class TokenLoader {
         ptx::copy_16_bytes(to + (half * 4 * Config::kChunks + chunk) * kAtomBytes, source[half] + chunk * 64);
       }
     }
+    gate_.pass(shared_);
     ptx::copy_arrive(shared_.full[slot]);
     if (thread_ != 0) return;
     shared_.live[slot] = live;

@@ -5,8 +5,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <cstdint>
-
 #include "cuda/parts/arguments.h"
 
 namespace flashlatent::parts {

@@ -57,7 +57,11 @@ struct RowTile {
     }
     return -limit_in_context(args, 0, row);
   }
-  /// The first query token of the request that attends to `token`, if the rank has `length` tokens.
+  /// The first query token of the request that attends to `token` of a whole context of `length` tokens.
+  __device__ __forceinline__ int first_to_see_in_context(int length, int token) const {
+    return token - length + tokens;
+  }
+  /// The same, if the rank has `length` tokens.
   __device__ __forceinline__ int first_to_see(const DecodeArguments& args, int length, int token) const {
     if (args.spans != nullptr) [[unlikely]] {
       int first = 0;
@@ -65,7 +69,7 @@ struct RowTile {
       while (first < tokens && span(args, tokens - 1 - first).end <= token) ++first;
       return first;
     }
-    return token - length + tokens;
+    return first_to_see_in_context(length, token);
   }
   /// The rows' place if they are in line (QueryArguments::rows_in_line). Ragged: all requests count as one.
   /// kTokens: see row_tile().

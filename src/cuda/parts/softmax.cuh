@@ -97,19 +97,23 @@ __device__ __forceinline__ RowPair shrink(RowPair before, RowPair after) {
 
 /// s = exp2(s * scale - base); returns this thread's share of the rows' sums. No base is -inf.
 template <int kCount>
-__device__ __forceinline__ RowPair exponentials_above(float (&s)[kCount], float scale, RowPair base) {
+__device__ __forceinline__ RowPair exponentials_above(float (&s)[kCount], RowPair scale, RowPair base) {
   RowPair sum{0, 0};
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      s[4 * j + i] = exp2_fast(fmaf(s[4 * j + i], scale, -base.low));
-      s[4 * j + 2 + i] = exp2_fast(fmaf(s[4 * j + 2 + i], scale, -base.high));
+      s[4 * j + i] = exp2_fast(fmaf(s[4 * j + i], scale.low, -base.low));
+      s[4 * j + 2 + i] = exp2_fast(fmaf(s[4 * j + 2 + i], scale.high, -base.high));
       sum.low += s[4 * j + i];
       sum.high += s[4 * j + 2 + i];
     }
   }
   return sum;
+}
+template <int kCount>
+__device__ __forceinline__ RowPair exponentials_above(float (&s)[kCount], float scale, RowPair base) {
+  return exponentials_above(s, RowPair{scale, scale}, base);
 }
 
 /// The same of scores that have been scaled, and of any base.
@@ -160,6 +164,20 @@ __device__ __forceinline__ RowPair exponentials(float (&s)[kCount], float scale,
     base = {0, 0};
   }
   return exponentials_above(s, scale, base);
+}
+
+/// The same bits by less code, and two registers more.
+template <int kCount>
+__device__ __forceinline__ RowPair exponentials_by_row(float (&s)[kCount], float scale, RowPair row_base) {
+  const RowPair base{finite_or_zero(row_base.low), finite_or_zero(row_base.high)};
+  RowPair then{scale, scale};
+  if (has_huge(row_base)) [[unlikely]] {
+    const RowPair first{is_huge(base.low) ? scale : 1.0F, is_huge(base.high) ? scale : 1.0F};
+    then = {is_huge(base.low) ? 1.0F : scale, is_huge(base.high) ? 1.0F : scale};
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) s[i] *= i % 4 < 2 ? first.low : first.high;
+  }
+  return exponentials_above(s, then, base);
 }
 
 template <class Element>

@@ -6,6 +6,8 @@
 
 namespace flashlatent::cuda {
 
+namespace holding_tokens {
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -24,8 +26,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+}  // namespace holding_tokens
+
 Status hold_tokens(const schedule::HeldShape& shape, const ConstTensorView& contexts, void* memory,
                    const Executor& executor) {
+  using namespace holding_tokens;
   if (shape.requests == 0) return {};
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());

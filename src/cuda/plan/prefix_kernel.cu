@@ -11,6 +11,8 @@
 
 namespace flashlatent::cuda {
 
+namespace planning_prefixes {
+
 namespace {
 
 constexpr int kThreads = 1024;
@@ -52,9 +54,12 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+}  // namespace planning_prefixes
+
 Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape,
                   std::span<const prefix::Group> groups, const std::int32_t* host_lengths,
                   const ConstTensorView& cache_seqlens, Memory plan, const Executor& executor, bool packs) {
+  using namespace planning_prefixes;
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   std::pmr::vector<std::int64_t> host(prefix::bytes(shape) / 8 + 1, scratch());
@@ -69,7 +74,7 @@ Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape
   LaunchShape launch_shape;
   launch_shape.threads = kThreads;
   for (std::int32_t first = 0; first < all; first += kWords) {
-    Words words{first, std::min(kWords, all - first), head, {}};
+    planning_prefixes::Words words{first, std::min(kWords, all - first), head, {}};
     const std::int32_t from_head = std::clamp(head - first, 0, words.count);
     std::memcpy(words.values, reinterpret_cast<const std::int32_t*>(host.data()) + first,
                 from_head * sizeof(std::int32_t));

@@ -72,6 +72,12 @@ __device__ __forceinline__ void arrive_expecting(Barrier& barrier, std::uint32_t
                                          ::cuda::ptx::space_shared, &barrier, bytes);
 }
 
+/// Announces `bytes` without an arrival: the phase also waits for the thread's arrival after this.
+__device__ __forceinline__ void expect(Barrier& barrier, std::uint32_t bytes) {
+  ::cuda::ptx::mbarrier_expect_tx(::cuda::ptx::sem_relaxed, ::cuda::ptx::scope_cta, ::cuda::ptx::space_shared,
+                                  &barrier, bytes);
+}
+
 /// Waits for a limited time for the phase of this parity.
 template <::cuda::ptx::dot_scope kScope>
 __device__ __forceinline__ bool is_complete(Barrier& barrier, std::uint32_t parity) {

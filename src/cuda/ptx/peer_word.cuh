@@ -38,7 +38,7 @@ class PeerWait {
     constexpr std::uint64_t kMost = 30'000'000'000;
     if (begin_ == 0) begin_ = global_time();
     if (global_time() - begin_ > kMost) {
-      printf("flashlatent: block %d thread %d waits for ever for exchange %u, now %u\n", blockIdx.x,
+      printf("flashlatent: block %d thread %d waits for ever for call %u of its peers, now %u\n", blockIdx.x,
              threadIdx.x, number, now);
       __trap();
     }

@@ -120,6 +120,52 @@ TEST(DispatchRows, Fp8_32TakesFp8_584ByIndices) {
       reason_of(sparse(problem_of(KvFormat::kFp8_584, 512, 33, 1)), "fp8_32").find("h_q / h_kv is 33; "), 0U);
 }
 
+// Few requests from fp8_584 by indices: as many teams as are resident together, each CTA with one block or
+// two, of tiles of as few rows as there is room for.
+TEST(DispatchRows, FewRequestsByIndicesGoToTeams) {
+  const auto of = [](int batch, int tokens, int heads, int extra) {
+    DecodeProblem problem = with_extra(problem_of(KvFormat::kFp8_584, 512, heads, tokens));
+    problem.query.batch = batch;
+    problem.sparse.topk = 128;
+    problem.cache.extra.topk = extra;
+    return problem;
+  };
+  struct Way {
+    int team, rows;
+  };
+  const auto way_of = [](const DecodeProblem& problem) -> Way {
+    const Result<std::vector<Candidate>> list = candidates(problem, on_gpu(), kWorkers);
+    if (!list.ok()) return {0, 0};
+    const Candidate* best = cheapest(*list);
+    EXPECT_STREQ(best->kernel->name, "mla_64_team") << to_string(problem);
+    return {best->geometry.team, best->geometry.tile_rows};
+  };
+  struct Case {
+    int batch, tokens, heads, extra;
+    Way way;
+  };
+  for (const auto& [batch, tokens, heads, extra, way] :
+       {Case{2, 2, 64, 512, {10, 64}}, Case{2, 2, 128, 1024, {9, 64}}, Case{8, 1, 16, 512, {5, 64}},
+        Case{8, 1, 64, 512, {5, 32}}, Case{1, 1, 64, 512, {10, 16}}, Case{1, 2, 64, 1920, {16, 32}}}) {
+    const DecodeProblem problem = of(batch, tokens, heads, extra);
+    EXPECT_EQ(way_of(problem).team, way.team) << to_string(problem);
+    EXPECT_EQ(way_of(problem).rows, way.rows) << to_string(problem);
+  }
+  EXPECT_NE(picked(of(64, 2, 64, 512)), "mla_64_team");
+
+  const DecodeProblem few = of(2, 2, 64, 512);
+  EXPECT_EQ(reason_of(few, "mla_64_team"), "");
+  DecodeProblem other = few;
+  other.cache.extra = {.enabled = true, .page_size = 64, .max_pages = 8};
+  EXPECT_EQ(reason_of(other, "mla_64_team"),
+            "tokens of the extra cache come by page table; indices are accepted");
+  EXPECT_EQ(reason_of(of(2, 2, 64, 1921), "mla_64_team"),
+            "topk and the extra cache's make 33 blocks of 64 tokens; at most 32 are accepted");
+  other = few;
+  other.options.batch_invariant = true;
+  EXPECT_EQ(reason_of(other, "mla_64_team").find("batch_invariant is true; "), 0U);
+}
+
 // Where query tokens have tokens of their own, s_q does not make rows, and no reason may say that it does.
 TEST(DispatchRows, TooManyRowsAreThoseOfAnItem) {
   const std::string dense = reason_of(problem_of(KvFormat::kPlain, 576, 16, 4), "mla_16_transposed");

@@ -95,6 +95,13 @@ void add_small_two_cache_cases(std::vector<CaseSpec>& cases) {
                       {.name = "v4 sparse", .heads = 64, .page_size = 2, .sink = true, .strided = true})),
            v4(extra_indexed(130, 2,
                             indexed(128, {.name = "v4 two", .query_tokens = 2, .heads = 16, .sink = true}))),
+           v4(extra_indexed(300, 64,
+                            indexed(66, {.name = "v4 team",
+                                        .query_tokens = 2,
+                                        .heads = 12,
+                                        .sink = true,
+                                        .topk_lengths = {66, 0, 5, 64},
+                                        .extra_topk_lengths = {300, 0, 0, 65}}))),
            v4(extra_paged({90, 300, 0, 1}, 2, indexed(128, {.name = "v4 pages", .heads = 8}))),
            v4(extra_paged({90, 300, 0, 1}, 3,
                           windowed(70, {.name = "v4 window", .query_tokens = 2, .heads = 66}))),
@@ -181,6 +188,30 @@ void add_quick_two_cache_cases(std::vector<CaseSpec>& cases) {
   }
   cases.push_back(
       no_rope({.name = "no rope", .query_tokens = 2, .heads = 32, .lengths = {0, 1, 130}, .causal = true}));
+  // Few requests: teams of one block a CTA, and of two; one request has no tokens, one in either list only.
+  for (int heads : {12, 64, 128}) {
+    CaseSpec team = v4(extra_indexed(512, 64,
+                                     indexed(128, {.name = "v4 team",
+                                                   .query_tokens = 2,
+                                                   .heads = heads,
+                                                   .sink = true,
+                                                   .strided = heads == 12,
+                                                   .topk_lengths = {128, 0, 65, 0},
+                                                   .extra_topk_lengths = {512, 0, 0, 449}})));
+    cases.push_back(team);
+    for (std::vector<int>* of :
+         {&team.lengths, &team.extra_lengths, &team.topk_lengths, &team.extra_topk_lengths}) {
+      of->resize(1);
+    }
+    cases.push_back(team);
+    team.name = "v4 team of two";
+    team.extra_topk = 1024;
+    team.extra_topk_lengths = {1000};
+    cases.push_back(std::move(team));
+  }
+  for (int topk : {64, 700, 2048}) {
+    cases.push_back(v4(indexed(topk, {.name = "v4 team of one list", .heads = 64, .sink = true})));
+  }
   // More items than multiprocessors: in turn where no lengths are given, and whole where a block is all.
   for (int heads : {16, 64, 128}) {
     cases.push_back(in_turn(v4(extra_indexed(

@@ -32,11 +32,12 @@ enum class Kernel : std::uint8_t {
   kFp8Rows64,
   kMla64Pingpong,
   kMla64Roles,
+  kMla64Team,
 };
 inline constexpr const char* kKernelNames[] = {
-    "latent",       "fp8_32",       "fp8_16_team8",    "mla_64_e4m3", "mla_16_transposed", "mla_16",
-    "mla_16_team4", "mla_16_team8", "mla_16_team16",   "gqa_16",      "gqa_128_split",     "plan",
-    "gqa_128",      "fp8_64",       "mla_64_pingpong", "mla_64_roles"};
+    "latent",       "fp8_32",       "fp8_16_team8",    "mla_64_e4m3",  "mla_16_transposed", "mla_16",
+    "mla_16_team4", "mla_16_team8", "mla_16_team16",   "gqa_16",       "gqa_128_split",     "plan",
+    "gqa_128",      "fp8_64",       "mla_64_pingpong", "mla_64_roles", "mla_64_team"};
 
 /// The kind of call that a row is about.
 enum class Situation : std::uint8_t {

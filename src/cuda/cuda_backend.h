@@ -29,6 +29,8 @@ extern const DecodeKernel kMla16Team16Kernel;
 extern const DecodeKernel kMla16Kernel;
 extern const DecodeKernel kMla64PingpongKernel;
 extern const DecodeKernel kMla64RolesKernel;
+// fp8_584 caches, few requests.
+extern const DecodeKernel kMla64TeamKernel;
 // fp8_656 caches: fp8_32, fp8_16_team8, fp8_64.
 extern const DecodeKernel kFp8Rows32Kernel;
 extern const DecodeKernel kFp8Rows16Team8Kernel;

@@ -87,9 +87,10 @@ Status launch_dense(const DecodeCall& planned,
   const InstanceKey& key = instance->key;
   const bool merges = instance->merges && merges_in_kernel(geometry);
   if (merges) launch.args.merge_state = static_cast<parts::MergeState*>(call.workspace.data);
+  const int team = key.team == 0 ? geometry.team : key.team;
   FLASHLATENT_RETURN_IF_ERROR(
-      launch_ctas(instance->kernel, launch.args.geometry.parts * launch.args.geometry.lanes * key.team,
-                  key.cluster * key.team, call.executor, {&launch.args, &launch.kv, &launch.query_rows}));
+      launch_ctas(instance->kernel, launch.args.geometry.parts * launch.args.geometry.lanes * team,
+                  key.cluster * team, call.executor, {&launch.args, &launch.kv, &launch.query_rows}));
   if (merges) return {};
   return combine_plan(launch.args, call.problem.cache, Partials::kByTile, call.executor);
 }

@@ -27,7 +27,7 @@ struct InstanceKey {
   int tile_rows;
   Loading loading;
   int cluster = 1;  ///< CTAs, each with a row tile, that share KV blocks.
-  int team = 1;     ///< CTAs that share the blocks of a segment.
+  int team = 1;     ///< CTAs that share the blocks of a segment; 0: as many as the geometry says.
   /// Sparse prefill: items come in turn (schedule::Partition::kTurns), and the largest scores are written.
   bool turns = false;
 

@@ -33,5 +33,7 @@ int cluster_of(const DecodeProblem& problem, const schedule::Geometry& geometry,
 cuda::InstanceKey turns_key_of(const DecodeProblem& problem, const schedule::Geometry& geometry);
 
 Status launch(const DecodeCall& call);
+/// Of the kernel mla_64_team.
+Status launch_teams(const DecodeCall& call);
 
 }  // namespace flashlatent::mla_64_pingpong

@@ -17,11 +17,18 @@ struct Registers {
   int compute, load;
 };
 
+/// Does a CTA load all of its blocks at once (parts/fp8_584_at_once.cuh)?
+template <class Loader>
+inline constexpr bool kLoadsAtOnce = requires {
+  requires Loader::kAtOnce;
+};
+
 /// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks from an fp8_656
 /// cache, each loading half of each tile's tokens for both; in units of tokens, but for shares of one
 /// request. kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have
-/// (team.cuh). kHasShare_: a part is a share of one item (parts/shares.cuh), by two lists also whole items in
-/// turn. kTurns_: sparse prefill (schedule::Partition::kTurns).
+/// (team.cuh); of loaders that load at once so many at most (any_team.cuh). kHasShare_: a part is a share of
+/// one item (parts/shares.cuh), by two lists also whole items in turn. kTurns_: sparse prefill
+/// (schedule::Partition::kTurns).
 template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_, int kTeam_ = 1,
           bool kHasShare_ = false, bool kTurns_ = false>
 struct Config {
@@ -36,7 +43,8 @@ struct Config {
   static_assert(!(kHasShare || kTurns) || kTeam == 1);
   /// CTAs can do the combine step, too (parts/merge_step.cuh).
   static constexpr bool kMerges = kTeam == 1 && !kHasShare && !kTurns;
-  static_assert(kTeam == 1 || (kCluster == 1 && 8 % kTeam == 0));
+  static constexpr bool kAtOnce = kLoadsAtOnce<Loader>;
+  static_assert(kTeam == 1 || (kCluster == 1 && (kAtOnce || 8 % kTeam == 0)));
   /// What partial results are stored as (parts/partial.cuh).
   using Stored = parts::StoredPartial<Element, parts::kTileRows>;
   static constexpr int kQkDim = kQkDim_;
@@ -54,8 +62,8 @@ struct Config {
 
   static constexpr bool kListShares = kHasShare && parts::kTakesLists<Loader>;
   /// Whether all rows of a tile attend to the same tokens: those of sparse prefill do, and shares by lists
-  /// are of such items (choice.cc).
-  static constexpr bool kRowsAlike = kListShares || kTurns;
+  /// and teams by lists are of such items (choice.cc, team_choice.cc).
+  static constexpr bool kRowsAlike = kListShares || kTurns || kAtOnce;
   /// Whether each loading warp keeps its place among the segments in shared memory.
   static constexpr bool kWarpsWalk =
       kListShares || (parts::kTakesLists<Loader> && parts::kHasOneLoop<Loader>);
@@ -88,7 +96,7 @@ struct Config {
   /// the 5 us that an output takes to write is waiting for instructions, which run once: the second
   /// warpgroup then finds those of the first. With 512 threads the loop is slower so (0.111 ms for 0.109,
   /// by a version that waited otherwise). But shares by lists have few blocks, and all else runs once.
-  static constexpr bool kSharesCode = kThreads == 384 || kListShares;
+  static constexpr bool kSharesCode = kThreads == 384 || kListShares || kAtOnce;
 
   using Buffer = KvBuffer<kQkChunks>;
   using State = KvState<kQkChunks, kUnits>;

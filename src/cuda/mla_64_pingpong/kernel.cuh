@@ -48,7 +48,11 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     ptx::init(shared.meeting, Config::kComputeThreads);
     if constexpr (Config::kMerges) MergeStep<Config>::init(shared.merge);
     ptx::init(shared.scored, 4);
-    if constexpr (Config::kTeam > 1) ptx::init(shared.team.received, TeamMerge<Config>::kArrivals);
+    if constexpr (Config::kAtOnce) {
+      ptx::init(shared.team.received, 1);
+    } else if constexpr (Config::kTeam > 1) {
+      ptx::init(shared.team.received, TeamMerge<Config>::kArrivals);
+    }
     ptx::init(shared.q_full, 1);
     ptx::init(shared.q_empty, Config::kComputeThreads / 32);
     ptx::publish_barriers();

@@ -46,6 +46,15 @@ inline constexpr std::array kTeamKeys576x512 = {team_key(Dtype::kBF16, 2), team_
                                                 team_key(Dtype::kBF16, 4), team_key(Dtype::kF16, 4),
                                                 team_key(Dtype::kBF16, 8), team_key(Dtype::kF16, 8)};
 
+/// A team of any size up to this; its CTAs have so many blocks each at most.
+inline constexpr int kMostTeam = 16, kMostTeamBlocks = 2;
+constexpr cuda::InstanceKey any_team_key() {
+  cuda::InstanceKey key = fp8_584_key(1);
+  key.team = 0;
+  return key;
+}
+inline constexpr std::array kAnyTeamKeys = {any_team_key()};
+
 /// Where a CTA has a share of one item; from an fp8_656 cache a cluster.
 inline constexpr auto kShareKeys576x512 = cuda::plain_keys(576, 512, kTileRows);
 inline constexpr std::array kFp8ShareKeys = {fp8_key(2)};

@@ -54,4 +54,9 @@ Status launch(const DecodeCall& call) {
   });
 }
 
+Status launch_teams(const DecodeCall& call) {
+  return cuda::launch_dense(
+      call, [](const DecodeCall&, Loading) { return cuda::find_instance({kAnyTeams}, any_team_key()); });
+}
+
 }  // namespace flashlatent::mla_64_pingpong

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "cuda/mla_64_pingpong/config.h"
+#include "cuda/mla_64_pingpong/team_part.cuh"
 #include "cuda/parts/listed_items.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/shared_max.cuh"
@@ -15,6 +16,12 @@ namespace flashlatent::mla_64_pingpong {
 
 struct TeamMemory {
   ptx::Barrier received;  // what others send to this CTA (team.cuh)
+};
+/// Of a team of any size (any_team.cuh).
+struct AnyTeamMemory {
+  ptx::Barrier received;
+  TeamPart part;
+  uint2 routes[TeamPart::kMostPieces];  // of each piece: where it goes, and the barrier that counts it
 };
 struct NoTeam {};
 struct NoMerge {};
@@ -67,7 +74,9 @@ struct alignas(1024) SharedMemory {
   parts::WorkQueue work;
   typename Config::Loader::Memory loader;
   std::conditional_t<Config::kWarpsWalk, Items<Config>, NoItems> items;
-  std::conditional_t<(Config::kTeam > 1), TeamMemory, NoTeam> team;
+  std::conditional_t<Config::kAtOnce, AnyTeamMemory,
+                     std::conditional_t<(Config::kTeam > 1), TeamMemory, NoTeam>>
+      team;
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
   std::conditional_t<Config::kUnits, QueryMax, NoQueryMax> query_max;
 };

@@ -157,7 +157,7 @@ class Warpgroup {
 
   /// Q is in shared memory.
   __device__ __forceinline__ void take_query(const parts::RowTile& tile) {
-    if (Config::kQueryInLine || args_.query.rows_in_line) {
+    if (Config::kAtOnce || Config::kQueryInLine || args_.query.rows_in_line) {
       ptx::wait(shared_.q_full, parities_[kQuery]);
     } else {
       meet();  // the segment before has read its Q

@@ -52,7 +52,7 @@ TEST_P(SparsePrefill, FewQueryTokensOfManyTokens) {
 
 TEST_P(SparsePrefill, LargestScoresAndEmptyRows) {
   const char* const of_cpu[] = {"", "reference"};
-  const char* const of_gpu[] = {"", "mla_16", "mla_64_roles"};
+  const char* const of_gpu[] = {"", "mla_16", "mla_64_pingpong", "mla_64_roles"};
   for (const char* kernel : on_gpu() ? std::span<const char* const>(of_gpu) : of_cpu) {
     const Rows rows({.s_q = 6, .lengths = true, .sink = true});
     executor_.kernel = kernel;
@@ -109,8 +109,8 @@ TEST_P(SparsePrefill, EveryKernelThatTakesIt) {
       }
     }
   }
-  // mla_16 of few heads, mla_64_roles; cpu_dense and reference.
-  EXPECT_EQ(ran, on_gpu() ? 8 + 16 : 32);
+  // mla_16 of few heads, mla_64_roles, mla_64_pingpong; cpu_dense and reference.
+  EXPECT_EQ(ran, on_gpu() ? 8 + 16 + 16 : 32);
 }
 
 TEST_P(SparsePrefill, SameBitsEachTime) {
@@ -215,7 +215,7 @@ TEST_P(SparsePrefill, WhatNoKernelTakesIsRefusedWithReasons) {
   options.v_dim = 256;
   const Status status = run(rows.inputs, options).status();
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_NE(status.message().find("mla_64_roles: qk_dim/v_dim is 576/256; "), std::string::npos)
+  EXPECT_NE(status.message().find("mla_64_pingpong: qk_dim/v_dim is 576/256; "), std::string::npos)
       << status.message();
   EXPECT_NE(status.message().find("gqa_16: it does not do sparse_prefill"), std::string::npos);
 }

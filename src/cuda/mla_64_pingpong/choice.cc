@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/message.h"
 #include "cost/model.h"
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/dense_times.h"
@@ -265,17 +264,13 @@ std::optional<std::string> declines_turns(const DecodeProblem& problem) {
   const std::initializer_list<KvFormat> formats = {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584,
                                                    KvFormat::kE4m3};
   if (auto reason = (by_lists ? declines_lists : declines_tokens)(problem, formats)) return reason;
-  const bool plain = problem.cache.format == KvFormat::kPlain;
-  // mla_64_roles is faster.
-  if (plain && !by_lists) {
-    return message("there is one cache, of ", to_string(problem.cache.dtype),
-                   "; fp8_656, fp8_584, e4m3 and two caches are accepted");
-  }
   const InstanceKey key = mla_64_pingpong::turns_key_of(problem, schedule::Geometry{});
-  if (is_listed({mla_64_pingpong::kTurnsFp8Keys, mla_64_pingpong::kTurnsListedKeys,
-                 mla_64_pingpong::kTurnsListed576Keys, mla_64_pingpong::kTurnsE4m3Keys},
-                key))
+  if (is_listed(
+          {mla_64_pingpong::kTurnsKeys, mla_64_pingpong::kTurnsFp8Keys, mla_64_pingpong::kTurnsListedKeys,
+           mla_64_pingpong::kTurnsListed576Keys, mla_64_pingpong::kTurnsE4m3Keys},
+          key))
     return std::nullopt;
+  const bool plain = problem.cache.format == KvFormat::kPlain;
   return unknown_dimensions(
       problem, by_lists && !plain ? "with an extra cache 512/512 is" : "576/512 and 512/512 are");
 }

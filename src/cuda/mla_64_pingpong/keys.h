@@ -65,6 +65,10 @@ inline constexpr auto kListedShareKeys = kListedKeys;
 constexpr cuda::InstanceKey turns_key(Dtype dtype, int qk_dim, cuda::Loading loading, int cluster = 1) {
   return {dtype, qk_dim, 512, kTileRows, loading, cluster, 1, true};
 }
+inline constexpr std::array kTurnsKeys = {turns_key(Dtype::kBF16, 576, cuda::Loading::kTokens),
+                                          turns_key(Dtype::kF16, 576, cuda::Loading::kTokens),
+                                          turns_key(Dtype::kBF16, 512, cuda::Loading::kTokens),
+                                          turns_key(Dtype::kF16, 512, cuda::Loading::kTokens)};
 inline constexpr std::array kTurnsFp8Keys = {turns_key(Dtype::kBF16, 576, cuda::Loading::kFp8),
                                              turns_key(Dtype::kBF16, 512, cuda::Loading::kFp8_584, 2),
                                              turns_key(Dtype::kBF16, 512, cuda::Loading::kFp8_584)};

@@ -37,7 +37,7 @@ Status launch(const DecodeCall& call) {
     const DecodeProblem& p = c.problem;
     const bool is_prefill = c.max_logits.present();
     if (is_prefill) {
-      return cuda::find_instance({kTurnsFp8, kTurnsListed, kTurnsListed576, kTurnsE4m3},
+      return cuda::find_instance({kTurns, kTurnsFp8, kTurnsListed, kTurnsListed576, kTurnsE4m3},
                                  turns_key_of(p, c.geometry));
     }
     if (has_shares(c.geometry) || has_items_in_turn(p, c.geometry)) {

@@ -10,6 +10,13 @@ using Table = std::array<cuda::DenseInstance, kKeys.size()>;
 
 }  // namespace
 
+constinit const Table<kTurnsKeys> kTurns = cuda::of_keys(
+    kTurnsKeys,
+    Table<kTurnsKeys>{{turns_instance<Bf16, 576, 1, TokenLoader>(Dtype::kBF16, Loading::kTokens),
+                       turns_instance<Fp16, 576, 1, TokenLoader>(Dtype::kF16, Loading::kTokens),
+                       turns_instance<Bf16, 512, 1, TokenLoader>(Dtype::kBF16, Loading::kTokens),
+                       turns_instance<Fp16, 512, 1, TokenLoader>(Dtype::kF16, Loading::kTokens)}});
+
 constinit const Table<kTurnsFp8Keys> kTurnsFp8 = cuda::of_keys(
     kTurnsFp8Keys,
     Table<kTurnsFp8Keys>{{turns_instance<Bf16, 576, 1, Fp8_656FromRegisters<1>>(Dtype::kBF16, Loading::kFp8),

@@ -225,5 +225,27 @@ TEST(PrefillCandidates, ReasonsSayWhatIsTaken) {
   }
 }
 
+// mla_64_pingpong stands in for mla_64_roles where that cannot read q or write out.
+TEST(PrefillCandidates, TheSubstituteTakesWhatItStandsInFor) {
+  int taken = 0;
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    for (int qk_dim : {576, 512}) {
+      for (int heads : {7, 64, 128, 255}) {
+        runtime::CaseSpec spec = pages_of(KvFormat::kPlain, qk_dim, heads, false);
+        spec.dtype = dtype;
+        bool roles = false, pingpong = false;
+        for (const Candidate& candidate : of_cuda(spec)) {
+          const std::string_view name = candidate.kernel->name;
+          roles = roles || (name == "mla_64_roles" && candidate.reason.empty());
+          pingpong = pingpong || (name == "mla_64_pingpong" && candidate.reason.empty());
+        }
+        EXPECT_TRUE(!roles || pingpong) << qk_dim << ", " << heads << " heads";
+        taken += roles;
+      }
+    }
+  }
+  EXPECT_EQ(taken, 16);
+}
+
 }  // namespace
 }  // namespace flashlatent

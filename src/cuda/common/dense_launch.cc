@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/message.h"
 #include "cuda/common/combine.h"
 #include "cuda/common/decode_arguments.h"
 #include "cuda/common/launch_ctas.h"
@@ -76,7 +77,11 @@ Status launch_dense(const DecodeCall& planned,
   launch.args.cache.box_tokens = box_tokens_of(call.problem);
   if (listed) FLASHLATENT_RETURN_IF_ERROR(set_listed_caches(call, launch.args.cache));
   const DenseInstance* instance = find(call, loading_from(call.problem, cache));
-  if (instance->boxes.kv != kv_tensor_map && !heads_in_chunks(cache)) instance = find(call, Loading::kTokens);
+  if (instance != nullptr && instance->boxes.kv != kv_tensor_map && !heads_in_chunks(cache))
+    instance = find(call, Loading::kTokens);
+  if (instance == nullptr) {
+    return {StatusCode::kInternal, message("no compiled kernel takes ", to_string(call.problem))};
+  }
   const BoxMaps& boxes = instance->boxes;
   launch.args.cache.box_tokens = std::min(launch.args.cache.box_tokens, boxes.most_tokens);
   if (instance->key.loading == Loading::kBoxes) {

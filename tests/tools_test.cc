@@ -314,9 +314,10 @@ TEST_F(Program, PlanShowsKernelsOfTheGpuInEveryBuild) {
                {"gqa_16: picked"});
   expect_right("plan --kv e4m3 --batch 64 --brief",
                {"mla_64_e4m3: declines: products is auto", "fp8_64: picked"});
-  expect_right(
-      "plan --kv fp8_584 --batch 8 --topk 128 --extra-topk 512 --heads 64 --json " + file("plan.json"),
-      {"partition: even shares\n", "splits: 80 partial results, merged into 8\n"});
+  const std::string two_lists = "plan --kv fp8_584 --batch 8 --topk 128 --extra-topk 512 --heads 64 ";
+  expect_right(two_lists + "--brief", {"mla_64_team: picked", "8 parts x 2 lanes x teams of 5"});
+  expect_right(two_lists + "--kernel mla_64_pingpong --json " + file("plan.json"),
+               {"partition: even shares\n", "splits: 80 partial results, merged into 8\n"});
   EXPECT_EQ(json("plan.json").at("partition"), "even shares");
   expect_refused("plan --extra-topk 512", {"--extra-topk", "--topk"});
   expect_refused("plan --topk 2048 --shared-tokens 64", {"--topk", "--shared-tokens"});

@@ -254,7 +254,7 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
   times.block_alone = times.block_near =
       std::max<double>(bytes / (cost::kRates.most / 10.0) * workers.clock, least);
   if (g.team > 1) {
-    const double blocks = (schedule::max_blocks(g) + g.team - 1) / g.team;
+    const int blocks = (schedule::max_blocks(g) + g.team - 1) / g.team;
     const double call = segment + cost::of(kKernel, kTeams).on(workers).per_call;
     return cost::with({}, call + blocks * times.block_alone);
   }

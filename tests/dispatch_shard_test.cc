@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/mla_64_pingpong/choice.h"
-#include "dispatch/select.h"
+#include "pingpong_plan.h"
 
 namespace flashlatent {
 namespace {
@@ -19,14 +19,7 @@ DecodeProblem problem_of(int batch, int tokens, int max_pages) {
 }
 
 schedule::Geometry planned(const DecodeProblem& problem) {
-  Executor executor;
-  executor.backend = Backend::kCuda;
-  executor.kernel = "mla_64_pingpong";
-  const Result<std::vector<Candidate>> list = candidates(problem, executor, kWorkers);
-  EXPECT_TRUE(list.ok()) << list.status().message();
-  const Candidate* best = cheapest(*list);
-  EXPECT_NE(best, nullptr);
-  return best->geometry;
+  return pingpong_plan(problem, kWorkers);
 }
 
 // Instances of shares by boxes, and of teams, do not know the spans that drafts see (Config::kSpans).

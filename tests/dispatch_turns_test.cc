@@ -3,7 +3,7 @@
 
 #include "cuda/common/dense_choice.h"
 #include "cuda/mla_64_pingpong/choice.h"
-#include "dispatch/select.h"
+#include "pingpong_plan.h"
 #include "plan/host_plan.h"
 
 namespace flashlatent {
@@ -26,15 +26,9 @@ DecodeProblem problem_of(int batch, int tokens, int heads, int extra) {
 }
 
 schedule::Geometry planned(const DecodeProblem& problem) {
-  Executor executor;
-  executor.backend = Backend::kCuda;
-  executor.kernel = "mla_64_pingpong";
-  const Result<std::vector<Candidate>> list = candidates(problem, executor, kWorkers);
-  EXPECT_TRUE(list.ok()) << list.status().message();
-  const Candidate* best = cheapest(*list);
-  EXPECT_NE(best, nullptr);
-  return best->geometry;
+  return pingpong_plan(problem, kWorkers);
 }
+
 TEST(Turns, WholeItemsWhereRoundsAreNearlyFull) {
   // 256 items on 132 parts, or on 66 pairs: two rounds of 10 blocks and four of 18.
   for (auto [heads, extra, parts] : {std::array{64, 512, 132}, {128, 1024, 66}}) {

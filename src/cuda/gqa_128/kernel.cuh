@@ -31,7 +31,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared, const Argum
     ptx::init(shared.cleaned, 4);
     for (int i = 0; i < kJobSlots; ++i) {
       ptx::init(shared.jobs_full[i], 1);
-      ptx::init(shared.jobs_empty[i], Config::kComputeThreads + 96);  // and three warps that load
+      ptx::init(shared.jobs_empty[i], Config::kComputeThreads + 3 * 32);  // and three warps that load
     }
     for (int i = 0; i < Config::kWarpgroups; ++i) {
       ptx::init(shared.query_full[i], 1);

@@ -65,8 +65,8 @@ TEST_P(Refusals, AreThoseOfTheTable) {
   }
 }
 
-// What scripts/h200 passes to --max-refused.
-TEST(RandomCases, AreRefusedAsOftenAsTheGpuRunSays) {
+// Random cases that no kernel takes are few, and known.
+TEST(RandomCases, AreRefusedAsOftenAsKnown) {
   Executor executor;
   executor.backend = Backend::kCpu;
   EXPECT_EQ(count_refusals("random", executor, 300), 0);

@@ -1,6 +1,7 @@
 // flashlatent check: the correctness sweep.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 
@@ -28,6 +29,8 @@ struct CheckOptions {
   std::uint64_t seed = 0;
   int typical_tokens = 0;
   bool list = false;
+  bool names = false;
+  std::string after;
   std::string json;
   ExecutorOptions executor;
 };
@@ -150,6 +153,15 @@ int run_check(const CheckOptions& options) {
   }
   std::size_t place = 0;
   std::erase_if(cases, [&](const auto&) { return place++ % shard->of != shard->first; });
+  if (!options.after.empty()) {
+    const auto last = std::ranges::find(cases, options.after, &runtime::CaseSpec::name);
+    if (last == cases.end()) {
+      return fail({StatusCode::kInvalidArgument,
+                   fmt::format("--after is '{}', which is none of the {} cases; --list shows them",
+                               options.after, cases.size())});
+    }
+    cases.erase(cases.begin(), last + 1);
+  }
   if (options.list) {
     for (const runtime::CaseSpec& spec : cases) fmt::print("{}\n", spec.name);
     return kRight;
@@ -163,6 +175,10 @@ int run_check(const CheckOptions& options) {
   {
     Progress progress("check", static_cast<std::int64_t>(cases.size()));
     for (const runtime::CaseSpec& spec : cases) {
+      if (options.names) {
+        fmt::print("case {}\n", spec.name);
+        std::fflush(stdout);
+      }
       const CheckResult result =
           spec.prefill ? check_prefill(spec, options.seed, *executor) : check_case(spec, options, *executor);
       const char* outcome = result.outcome == Outcome::kRight   ? "right"
@@ -238,6 +254,8 @@ void add_check(CLI::App& app, Action& action) {
   check->add_option("--shard", options->shard, "I/N: only every N-th of them from the I-th on")
       ->capture_default_str();
   add_typical_tokens_option(*check, options->typical_tokens);
+  check->add_flag("--names", options->names, "Print each case's name before it runs");
+  check->add_option("--after", options->after, "NAME: only the cases that come after this one, of the shard");
   check->add_flag("--list", options->list, "Print the cases' names and stop");
   add_executor_options(*check, options->executor);
   add_seed_option(*check, options->seed);

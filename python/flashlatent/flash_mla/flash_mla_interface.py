@@ -12,22 +12,28 @@ from .. import torch as operators
 from .._errors import ArgumentTypeError, FlashLatentError, InvalidArgumentError, UnsupportedError
 from .._native import Step
 
+_LOG2_E = 1 / math.log(2)
 _is_compiling = torch.compiler.is_compiling  # each step of Python counts here
 
 __all__ = [
     "FlashMLASchedMeta", "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func",
     "flash_attn_varlen_qkvpacked_func", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "flash_mla_with_kvcache_fp8",
-    "get_mla_metadata", "get_mla_metadata_dense_fp8",
+    "get_mla_decoding_metadata", "get_mla_metadata", "get_mla_metadata_dense_fp8",
 ]
 
 
 class FlashMLASchedMeta:
-    """Opaque: the plans of a step, made by its first calls."""
+    """The plans of a step, made by its first calls. The original's fields may be set and read; they have no effect."""
 
-    __slots__ = ("decode",)
+    __slots__ = ("decode", "have_initialized", "config", "tile_scheduler_metadata", "num_splits")
 
-    def __init__(self):
+    def __init__(self, have_initialized: bool = False, config: Any = None,
+                 tile_scheduler_metadata: Optional[Tensor] = None, num_splits: Optional[Tensor] = None):
         self.decode = Step()._decode_as_flash_mla
+        self.have_initialized = have_initialized
+        self.config = config
+        self.tile_scheduler_metadata = tile_scheduler_metadata
+        self.num_splits = num_splits
 
 
 def get_mla_metadata(*args: Any, **kwargs: Any) -> Tuple[FlashMLASchedMeta, None]:
@@ -37,14 +43,26 @@ def get_mla_metadata(*args: Any, **kwargs: Any) -> Tuple[FlashMLASchedMeta, None
     return FlashMLASchedMeta(), None
 
 
+def get_mla_decoding_metadata(seqlens_k: Tensor, num_q_tokens_per_head_k: int, h_k: int, h_q: Optional[int] = None,
+                              is_fp8_kvcache: bool = False, topk: Optional[int] = None,
+                              use_legacy: bool = False) -> Tuple[Tensor, Tensor]:
+    """Two int32 tensors to set as a FlashMLASchedMeta's tile_scheduler_metadata and num_splits, on seqlens_k's device:
+    (1, 8) zeros and (b + 1) 0, 1, ..., b. They say nothing: the first call that uses the metadata plans, on the device,
+    from its own lengths. seqlens_k is int32 (b); the other arguments are not needed."""
+    metadata = torch.zeros((1, 8), dtype=torch.int32, device=seqlens_k.device)
+    return metadata, torch.arange(seqlens_k.shape[0] + 1, dtype=torch.int32, device=seqlens_k.device)
+
+
 def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Tensor], cache_seqlens: Optional[Tensor],
                            head_dim_v: int, tile_scheduler_metadata: FlashMLASchedMeta, num_splits: None = None,
                            softmax_scale: Optional[float] = None, causal: bool = False,
                            is_fp8_kvcache: Optional[bool] = None, indices: Optional[Tensor] = None,
                            attn_sink: Optional[Tensor] = None, extra_k_cache: Optional[Tensor] = None,
                            extra_indices_in_kvcache: Optional[Tensor] = None, topk_length: Optional[Tensor] = None,
-                           extra_topk_length: Optional[Tensor] = None, *, out: Optional[Tensor] = None,
-                           enable_batch_invariant: bool = False, check_inputs: bool = False) -> Tuple[Tensor, Tensor]:
+                           extra_topk_length: Optional[Tensor] = None, enable_batch_invariant: bool = False,
+                           use_legacy: bool = False, kv_format: Optional[str] = None,
+                           descale_q: Optional[Tensor] = None, descale_k: Optional[Tensor] = None, *,
+                           out: Optional[Tensor] = None, check_inputs: bool = False) -> Tuple[Tensor, Tensor]:
     """MLA decode over a paged cache; returns (out (b, s_q, h_q, head_dim_v), lse (b, h_q, s_q)).
 
     q              bf16 or fp16 (b, s_q, h_q, d)
@@ -64,8 +82,13 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     extra_k_cache  a second cache in the same softmax, as k_cache, with a page size of its own
     extra_indices_in_kvcache  int32 (b, s_q, extra topk): its tokens, as indices
     extra_topk_length  int32 (b): only so many of these indices of a request count
-    out            where the result goes: q's dtype, (b, s_q, h_q, head_dim_v); made if not given
     enable_batch_invariant  a request's bits do not depend on its batch-mates; each call then plans anew
+    use_legacy     accepted; there is one set of kernels
+    kv_format      "V32" (656 bytes a token) or "V4" (584), or their names here, "fp8_656" and "fp8_584"; k_cache's last
+                   dimension tells, and must agree
+    descale_q, descale_k  fp32 (1): scales of e4m3 queries and of an e4m3 cache (pages, page_size, 1, 576 or 512), as in
+                   flash_mla_with_kvcache_fp8(); 1 if not given
+    out            where the result goes: q's dtype, (b, s_q, h_q, head_dim_v); made if not given
     check_inputs   raise for lengths, page numbers in use and topk_length out of range, see flashlatent.decode(); on a
                    GPU the call then waits for the stream. (Not an argument of the package flash_mla.)
     lse is fp32, the natural logarithm, +inf for rows that attend to nothing (whose out is 0).
@@ -73,6 +96,8 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     Raises InvalidArgumentError (a ValueError) for tensors that don't fit.
     """
     _check_metadata(tile_scheduler_metadata)
+    if kv_format is not None:
+        _check_format(kv_format, k_cache)
     if _is_compiling():
         if is_fp8_kvcache is not None and (k_cache.element_size() == 1) is not bool(is_fp8_kvcache):
             raise InvalidArgumentError(f"is_fp8_kvcache is {is_fp8_kvcache} and k_cache is {k_cache.dtype}; an fp8 "
@@ -82,12 +107,13 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
         return _compiled(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, out, causal=causal,
                          indices=indices, topk_length=topk_length, attn_sink=attn_sink, extra_kv_cache=extra_k_cache,
                          extra_indices=extra_indices_in_kvcache, extra_topk_length=extra_topk_length,
+                         kv_scale=descale_k, q_scale=descale_q,
                          batch_invariant=enable_batch_invariant, check_inputs=check_inputs)
     try:
         return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
                                               is_fp8_kvcache, indices, attn_sink, topk_length, extra_k_cache,
                                               extra_indices_in_kvcache, extra_topk_length, out, check_inputs,
-                                              enable_batch_invariant)
+                                              enable_batch_invariant, descale_k, descale_q)
     except FlashLatentError as error:  # by the names of this function's arguments
         raise type(error)(_in_names_of_flash_mla(str(error))) from None
 
@@ -134,6 +160,18 @@ def _check_metadata(metadata):
             "flashlatent.flash_mla returns is expected")
 
 
+# Bytes a token by the original's names of formats, and by those here.
+_TOKEN_BYTES = {"V32": 656, "V4": 584, "fp8_656": 656, "fp8_584": 584}
+
+
+def _check_format(kv_format, k_cache):
+    if kv_format not in _TOKEN_BYTES:
+        raise UnsupportedError(f"kv_format is {kv_format!r}; {', '.join(map(repr, _TOKEN_BYTES))} are accepted")
+    if k_cache.shape[-1] != _TOKEN_BYTES[kv_format]:
+        raise InvalidArgumentError(f"k_cache is {k_cache.dtype} {tuple(k_cache.shape)}; with kv_format {kv_format!r} "
+                                   f"its last dimension must be {_TOKEN_BYTES[kv_format]}")
+
+
 def _compiled(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, out, **options):
     """A decode call that torch.compile traces through: by the operators, which need no metadata."""
     options |= {"v_dim": head_dim_v, "softmax_scale": q.shape[-1]**-0.5 if softmax_scale is None else softmax_scale}
@@ -156,8 +194,9 @@ def _in_names_of_flash_mla(text):
 
 
 def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float, d_v: int = 512,
-                         attn_sink: Optional[Tensor] = None, topk_length: Optional[Tensor] = None, *,
-                         out: Optional[Tensor] = None) -> Tuple[Tensor, Tensor, Tensor]:
+                         attn_sink: Optional[Tensor] = None, topk_length: Optional[Tensor] = None,
+                         use_legacy: bool = False, return_log2_lse: Optional[bool] = None, *,
+                         out: Optional[Tensor] = None) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
     """Sparse prefill; returns (out (s_q, h_q, d_v), max_logits (s_q, h_q), lse (s_q, h_q)).
 
     q            bf16 or fp16 (s_q, h_q, d); on a GPU d is 576 or 512
@@ -167,8 +206,10 @@ def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float
     d_v          V is the first d_v elements of a row; 512 on a GPU
     attn_sink    fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink))
     topk_length  int32 (s_q): only so many indices of a query token count
+    use_legacy   accepted; there is one set of kernels
+    return_log2_lse  True: max_logits and lse are to base 2; False: both are None
     out          where the result goes: q's dtype, (s_q, h_q, d_v); made if not given
-    max_logits and lse are fp32 and natural. A query token that attends to nothing has out 0, max_logits -inf and
+    max_logits and lse are fp32, and natural if return_log2_lse is not given. A query token that attends to nothing has out 0, max_logits -inf and
     lse +inf.
 
     Raises InvalidArgumentError (a ValueError) for tensors that don't fit, UnsupportedError (a NotImplementedError)
@@ -189,7 +230,12 @@ def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float
     else:
         max_logits, lse = (q.new_empty(q.shape[:2], dtype=torch.float32) for _ in range(2))
         operators.sparse_prefill_out(q, kv, indices, out=out, max_logits=max_logits, lse=lse, **options)
-    return out, max_logits, torch.where(lse == -math.inf, math.inf, lse)
+    if return_log2_lse is False:
+        return out, None, None
+    lse = torch.where(lse == -math.inf, math.inf, lse)
+    if return_log2_lse:
+        max_logits, lse = max_logits * _LOG2_E, lse * _LOG2_E
+    return out, max_logits, lse
 
 
 def _not_built(name):

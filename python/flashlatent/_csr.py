@@ -12,7 +12,7 @@ def csr_to_block_table(indptr: Any, indices: Any, last_page_len: Optional[Any] =
     """(block_table, cache_seqlens) from a page table in CSR form, which FlashInfer takes.
 
     indptr         int32 (batch + 1): request i has the pages indices[indptr[i]:indptr[i + 1]]
-    indices        int32 (pages in use)
+    indices        int32 (pages in use); negative: no page. Entries past indptr[-1] are not read
     last_page_len  int32 (batch): tokens in each request's last page, 1 to page_size; with it cache_seqlens is made
                    (int32 (batch)), otherwise it is None
     page_size      tokens a page; needed beside last_page_len
@@ -20,8 +20,10 @@ def csr_to_block_table(indptr: Any, indices: Any, last_page_len: Optional[Any] =
                    the stream; give it in a CUDA graph and where lengths change from step to step
 
     Arrays are NumPy's or torch's; results are of the same package, on the same device. Columns past a request's pages
-    are -1. A request without pages has length 0. Raises InvalidArgumentError (a ValueError) for arrays that don't fit,
-    and on the CPU for values that don't, as a max_pages below the most pages of a request.
+    are -1. A request without pages has length 0. Any integer dtype is taken. Raises InvalidArgumentError (a ValueError)
+    for arrays that don't fit, and on the CPU for values that don't, as a max_pages below the most pages of a request,
+    or a page number or length beyond int32. On a GPU no value is looked at: numbers beyond int32 become its largest,
+    and no cache has that page; places outside of indices become -1.
     """
     if (last_page_len is None) != (page_size is None):
         missing = "page_size" if page_size is None else "last_page_len"
@@ -41,10 +43,11 @@ def csr_to_block_table(indptr: Any, indices: Any, last_page_len: Optional[Any] =
 
         arange, where = numpy.arange, numpy.where
         clip = lambda x, high: numpy.clip(x, 0, high)  # noqa: E731
-        int32 = lambda x: x.astype(numpy.int32)  # noqa: E731
+        int32 = lambda x: numpy.clip(x, -2**31, 2**31 - 1).astype(numpy.int32)  # noqa: E731
     else:
         arange = lambda n: torch.arange(n, device=indptr.device)  # noqa: E731
-        where, clip, int32 = torch.where, lambda x, high: x.clamp(0, high), lambda x: x.int()
+        where, clip = torch.where, lambda x, high: x.clamp(0, high)
+        int32 = lambda x: x.clamp(-2**31, 2**31 - 1).int()  # noqa: E731
     pages = indptr[1:] - indptr[:-1]
     waits = torch is not None and indptr.device.type != "cpu"
     lengths = None
@@ -60,7 +63,8 @@ def csr_to_block_table(indptr: Any, indices: Any, last_page_len: Optional[Any] =
     column = arange(max_pages)
     at = indptr[:-1, None] + column[None]
     if len(indices):
-        block_table = int32(where(column[None] < pages[:, None], indices[clip(at, len(indices) - 1)], -1))
+        named = (column[None] < pages[:, None]) & (at >= 0) & (at < len(indices))
+        block_table = int32(where(named, indices[clip(at, len(indices) - 1)], -1))
     else:
         block_table = int32(0 * at - 1)
     return block_table, None if lengths is None else int32(lengths)
@@ -97,22 +101,32 @@ def _vector(name: str, array: Any, torch: Optional[Any], like: Any) -> Any:
     if not whole or dimensions != 1:
         raise InvalidArgumentError(f"{name} is {array.dtype} {tuple(array.shape)}; integers of one dimension are "
                                    "expected")
-    return array.long() if torch is not None else array.astype("int64")
+    numbers = array.long() if torch is not None else array.astype("int64")
+    if "uint64" in str(array.dtype) and numbers.shape != (0,):  # from 2**63 on they have become negative
+        where = numpy.where if torch is None else torch.where
+        numbers = where(numbers < 0, _MOST, numbers)
+    return numbers
 
 
 def _check_values(indptr: Any, indices: Any, last_page_len: Any, page_size: Any, pages: Any, lengths: Any) -> None:
     """Raises for the first value that names no page or token."""
-    if len(pages) == 0:
-        return
     if indptr[0] < 0 or indptr[-1] > len(indices):
         at = 0 if indptr[0] < 0 else len(indptr) - 1
         raise InvalidArgumentError(f"indptr[{at}] is {int(indptr[at])}; 0 to {len(indices)} are accepted, as indices "
                                    f"has {len(indices)} entries")
-    if (pages < 0).any():
-        at = int((pages < 0).nonzero()[0][0])
+    falls = indptr[1:] < indptr[:-1]
+    if falls.any():
+        at = int(falls.nonzero()[0][0])
         raise InvalidArgumentError(f"indptr[{at + 1}] is {int(indptr[at + 1])} and indptr[{at}] {int(indptr[at])}; "
                                    "entries that never fall are expected")
-    if last_page_len is None:
+    first = int(indptr[0])
+    used = indices[first:int(indptr[-1])]
+    beyond = (used < -2**31) | (used >= 2**31)
+    if beyond.any():
+        at = int(beyond.nonzero()[0][0])
+        raise InvalidArgumentError(f"indices[{first + at}] is {_shown(used[at])}; page numbers of 32 bits, below "
+                                   f"{2**31}, are accepted")
+    if last_page_len is None or len(pages) == 0:
         return
     wrong = (pages > 0) & ((last_page_len < 1) | (last_page_len > page_size))
     if wrong.any():
@@ -122,6 +136,14 @@ def _check_values(indptr: Any, indices: Any, last_page_len: Any, page_size: Any,
     if lengths.max() >= 2**31:
         raise InvalidArgumentError(f"page_size is {page_size}, and a request of {int(pages.max())} pages has "
                                    f"{int(lengths.max())} tokens; at most {2**31 - 1} are accepted")
+
+
+_MOST = 2**63 - 1
+
+
+def _shown(number: Any) -> str:
+    """A value of an array in a message; unsigned ones that int64 does not hold are all the same."""
+    return f"{_MOST} or more" if int(number) == _MOST else str(int(number))
 
 
 def _torch_of(array: Any) -> Optional[Any]:

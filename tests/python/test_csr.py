@@ -102,3 +102,46 @@ def test_unsigned_and_mixed_arrays():
     torch = pytest.importorskip("torch")
     with pytest.raises(flashlatent.InvalidArgumentError, match="indices is a ndarray; indptr is a torch tensor on cpu"):
         flashlatent.csr_to_block_table(torch.tensor([0, 1]), np.array([3]))
+
+
+@pytest.mark.parametrize("package", ["numpy", "torch"])
+def test_page_numbers_beyond_32_bits(package):
+    make = np.array if package == "numpy" else pytest.importorskip("torch").tensor
+    for page in (2**32, 2**32 + 7, 2**31, -2**31 - 1, -2**32 + 3):
+        with pytest.raises(flashlatent.InvalidArgumentError, match=rf"indices\[2\] is {page}; page numbers of 32 bits"):
+            flashlatent.csr_to_block_table(make([1, 3]), make([9, 2, page]), make([1]), 4)
+        # Entries that no request has are not looked at.
+        assert flashlatent.csr_to_block_table(make([0, 2]), make([9, 2, page]), make([1]), 4)[0].tolist() == [[9, 2]]
+        assert flashlatent.csr_to_block_table(make([1, 3]), make([page, 2, 5]), make([1]), 4)[0].tolist() == [[2, 5]]
+    assert flashlatent.csr_to_block_table(make([0, 2]), make([2**31 - 1, -1]), make([1]), 4)[0].tolist() == [[2**31 - 1, -1]]
+
+
+def test_unsigned_numbers_that_no_int64_holds():
+    indices = np.array([7, 2**64 - 1], np.uint64)
+    with pytest.raises(flashlatent.InvalidArgumentError, match=r"indices\[1\] is 9223372036854775807 or more"):
+        flashlatent.csr_to_block_table(np.array([0, 2]), indices)
+    with pytest.raises(flashlatent.InvalidArgumentError, match=r"indptr\[1\] is 9223372036854775807; 0 to 2"):
+        flashlatent.csr_to_block_table(np.array([0, 2**63 + 1], np.uint64), np.array([7, 8]))
+
+
+def test_indptr_whose_differences_wrap():
+    with pytest.raises(flashlatent.InvalidArgumentError, match=r"indptr\[2\] is -9223372036854775808 and indptr\[1\]"):
+        flashlatent.csr_to_block_table(np.array([0, 2**63 - 1, -2**63, 1]), np.array([7]))
+
+
+@pytest.mark.parametrize("package", ["numpy", "torch"])
+def test_nothing(package):
+    make = np.array if package == "numpy" else pytest.importorskip("torch").tensor
+    for batch, pages in ((0, 0), (0, 3), (2, 0), (2, 3)):
+        table, lengths = flashlatent.csr_to_block_table(make([0] * (batch + 1)), make([5] * pages), make([7] * batch), 4)
+        assert tuple(table.shape) == (batch, 0) and lengths.tolist() == [0] * batch
+
+
+def test_on_a_gpu_nothing_is_taken_for_another_page():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    on_gpu = [torch.tensor(x, device="cuda") for x in ([0, 2, 9], [2**32, 3], [1, 2**40])]
+    table, lengths = flashlatent.csr_to_block_table(*on_gpu, 4, max_pages=3)
+    assert table.tolist() == [[2**31 - 1, 3, -1], [-1, -1, -1]]
+    assert lengths.tolist() == [5, 2**31 - 1]

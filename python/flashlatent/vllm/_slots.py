@@ -4,6 +4,8 @@ from typing import Any, Tuple
 
 import torch
 
+from .._slots import in_pages
+
 Slots = Tuple[torch.Tensor, torch.Tensor]
 
 
@@ -43,7 +45,5 @@ def _on_cpu(chosen: torch.Tensor, requests: torch.Tensor, metadata: Any, ranks: 
 
 def _in_pages(token: torch.Tensor, here: torch.Tensor, requests: torch.Tensor, block_table: torch.Tensor,
               size: int) -> Slots:
-    page = (token // size).clamp(0, block_table.shape[1] - 1)
     here = here & (token // size < block_table.shape[1])
-    slots = block_table[requests.long()].gather(1, page.long()) * size + token % size
-    return torch.where(here, slots, -1).int(), here.sum(1, dtype=torch.int32)
+    return in_pages(token, here, requests[:, None], block_table, size).int(), here.sum(1, dtype=torch.int32)

@@ -243,7 +243,9 @@ def main():
         longest = max(longest, time.monotonic() - begun)
         print(f"{name}: {len(found)} results in {time.monotonic() - begun:.0f} s{' FAILED' if status else ''}",
               file=sys.stderr, flush=True)
-    text = json.dumps(dict(machine=machine(), command=" ".join(sys.argv), results=results, failed=failed), indent=1)
+    rows = ",".join("\n  " + json.dumps(row) for row in results)  # a case a line
+    text = json.dumps(dict(machine=machine(), command=" ".join(sys.argv), failed=failed), indent=1)
+    text = text.removesuffix("\n}") + f',\n "results": [{rows}\n ]\n}}'
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             file.write(text + "\n")

@@ -28,6 +28,11 @@ def commits():
     return {tree[:7]: commit for commit, tree in (line.split() for line in log.splitlines())}
 
 
+def known_commits():
+    """{first 7 digits of a tree: commit}, as the page has them."""
+    return {match[1]: match[2] for match in map(ROW.fullmatch, PAGE.read_text().split("\n")) if match}
+
+
 def files_in_words(files):
     """Each as a link; of many in one folder the folder."""
     folders = {}

@@ -175,7 +175,7 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
     EXPECT_EQ(pick(128, heads, 4096), heads <= 32 ? "fp8_32" : "fp8_64");
   }
   // More rows of a few blocks a CTA: mla_64_pingpong's clusters and shares begin and end sooner (times are in
-  // docs/log/fp8_64.md).
+  // docs/log/fp8.md).
   for (auto [batch, heads, tokens] :
        {std::array{1, 64, 16384}, {2, 64, 4096}, {2, 64, 8192}, {8, 128, 4096}}) {
     EXPECT_EQ(pick(batch, heads, tokens), "mla_64_pingpong")

@@ -2,6 +2,7 @@
 #include "program.h"
 
 #include <algorithm>
+#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
@@ -117,6 +118,11 @@ TEST_F(Program, BenchComparesWithFloat64AndPricesBatchInvariance) {
       {"rmse", "x variant", "cpu_dense: picked"});
   const auto bench = json("bench.json");
   EXPECT_EQ(bench.at("results").size(), 3U);
+  // A case a line.
+  std::ifstream written(file("bench.json"));
+  int cases = 0;
+  for (std::string line; std::getline(written, line);) cases += line.starts_with("  {\"name\":");
+  EXPECT_EQ(cases, 3);
   for (const auto& row : bench.at("results")) {
     EXPECT_EQ(row.at("batch_invariant"), true);
     EXPECT_DOUBLE_EQ(row.at("batch_invariant_cost").get<double>(),

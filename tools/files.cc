@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -79,10 +80,35 @@ void keep_stdout_for_json(const CLI::App& app) {
   }
 }
 
+std::string a_case_a_line(const nlohmann::ordered_json& document) {
+  using Json = nlohmann::ordered_json;
+  const auto brief = [](const Json& value) {
+    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  };
+  if (!document.is_object()) return brief(document);
+  // The members' key, which objects have and lists do not.
+  const auto lines = [&](const Json& whole, const std::string& indent, const auto& text) {
+    std::string members;
+    for (const auto& [key, value] : whole.items()) {
+      members += (members.empty() ? "\n" : ",\n") + indent + (whole.is_object() ? brief(key) + ": " : "") +
+                 text(value);
+    }
+    return members;
+  };
+  const auto field = [&](const Json& value) {
+    const bool of_cases =
+        value.is_structured() && !value.empty() &&
+        std::all_of(value.begin(), value.end(), [](const Json& x) { return x.is_structured(); });
+    if (!of_cases) return brief(value);
+    return (value.is_object() ? "{" : "[") + lines(value, "  ", brief) + "\n " +
+           (value.is_object() ? "}" : "]");
+  };
+  return "{" + lines(document, " ", field) + "\n}";
+}
+
 Status write_json(const std::string& path, const nlohmann::ordered_json& document) {
   if (path.empty()) return {};
-  const std::string text =
-      document.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  const std::string text = a_case_a_line(document) + "\n";
   if (path == kStdout) {
     const bool written = std::fwrite(text.data(), 1, text.size(), json_stream()) == text.size() &&
                          std::fflush(json_stream()) == 0;

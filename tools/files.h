@@ -26,7 +26,10 @@ Status check_files_differ(std::initializer_list<NamedFile> files);
 void add_json_option(CLI::App& app, std::string& path);
 /// With --json -, sends to stderr what would otherwise go to stdout.
 void keep_stdout_for_json(const CLI::App& app);
-/// Writes `document` to `path`; does nothing if the path is empty.
+/// JSON with a line for each field of `document`, and one for each member of a field whose members are lists
+/// or objects: a case of `results` is one line.
+std::string a_case_a_line(const nlohmann::ordered_json& document);
+/// Writes `document` to `path`, a case a line; does nothing if the path is empty.
 Status write_json(const std::string& path, const nlohmann::ordered_json& document);
 
 /// Flushes stdout; an error if it could not all be written (a full disk).

@@ -126,7 +126,7 @@ def main():
         "held_out": {"rows": options.rows, "bytes_a_row": options.length, "first": options.first,
                      "chunk": options.chunk}, "rows": rows, "vllm": vllm,
         "sample": {"prompt": PROMPT, "text": sample(model, tokenizer, PROMPT, 2 * options.tokens)}}
-    text = json.dumps(result, indent=1)
+    text = "{" + ",".join(f"\n {json.dumps(key)}: {json.dumps(value)}" for key, value in result.items()) + "\n}"
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(text + "\n")

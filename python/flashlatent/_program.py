@@ -75,10 +75,26 @@ def check_writable(option, path):
         raise Refused(f"{option} is '{path}': cannot be written")
 
 
+def a_case_a_line(document):
+    """JSON with a line for each field, and one for each member of a field whose members are lists or objects: a case of
+    `results` is one line."""
+    def brief(value):
+        return json.dumps(value, separators=(",", ":"))
+
+    def field(value):
+        members = value.values() if isinstance(value, dict) else value
+        if not isinstance(value, (dict, list)) or not value or not all(isinstance(x, (dict, list)) for x in members):
+            return brief(value)
+        keys = [f"{brief(key)}: " for key in value] if isinstance(value, dict) else [""] * len(value)
+        first, last = "{}" if isinstance(value, dict) else "[]"
+        return first + ",".join(f"\n  {key}{brief(x)}" for key, x in zip(keys, members)) + f"\n {last}"
+
+    return "{" + ",".join(f"\n {brief(key)}: {field(value)}" for key, value in document.items()) + "\n}"
+
+
 def write_json(option, path, document):
     try:
         with open(path, "w") as file:
-            json.dump(document, file, indent=1)
-            file.write("\n")
+            file.write(a_case_a_line(document) + "\n")
     except OSError as error:
         raise Refused(f"{option} is '{path}': cannot be written: {error.strerror}") from None

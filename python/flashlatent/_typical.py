@@ -3,7 +3,7 @@
 import operator
 from typing import Any
 
-IN_GRAPHS = 8192  # of graphs, which are captured before any length is known (docs/log/picks.md)
+IN_GRAPHS = 8192  # of graphs, which are captured before any length is known (docs/log/plans.md)
 
 
 def rounded(tokens: int) -> int:

@@ -7,7 +7,6 @@ CPU the computation is part of a call; a problem with next to nothing to compute
 import argparse
 import contextlib
 import importlib.util
-import json
 import platform
 import statistics
 import sys
@@ -181,7 +180,7 @@ def main(arguments=None):
     except (FlashLatentError, ImportError) as error:
         raise _program.Refused(error) from None
     if options.json == "-":
-        print(json.dumps(document, indent=1))
+        print(_program.a_case_a_line(document))
     elif options.json:
         _program.write_json("--json", options.json, document)
     return 0

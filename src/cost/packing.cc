@@ -18,7 +18,7 @@ std::int32_t spared_partial(const schedule::Geometry& g) {
 }
 
 /// Equal cuts leave two partial results a part. Packing avoids 0.84 a request, since more requests give more
-/// choice, until none are left (docs/log/plan.md).
+/// choice, until none are left (docs/log/plans.md).
 std::int64_t spared_partials(const schedule::Geometry& g) {
   return std::min(2 * std::int64_t{g.parts}, std::int64_t{g.requests} * 84 / 100);
 }

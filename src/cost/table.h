@@ -147,7 +147,7 @@ inline std::int32_t scaled(std::int32_t nanoseconds, float factor) {
 
 /// Time of a segment or a merge on a device where a block takes `block` ns, and `block_of_h200` on an H200:
 /// it grows as the block does. Plans are cut by how many blocks a segment is worth, and cuts that are right
-/// on an H200 are right on an H100 (docs/log/cuts_h100.md).
+/// on an H200 are right on an H100 (docs/log/plans.md).
 std::int32_t as_blocks(std::int32_t nanoseconds, std::int32_t block, std::int32_t block_of_h200);
 
 /// Costs of segments and calls. A block takes the longest of its memory time, its products' time and
@@ -181,7 +181,7 @@ struct TeamCosts {
   /// These costs on another device. All but block_streaming follow the clock. Where block_streaming is all
   /// bytes and memory is slower, block_alone grows, too, by the fourth root of memory's factor: on an H100
   /// (factor 1.51, root 1.11) 64 CTAs take 2,000 to 2,070 ns a block, on an H200 1,850
-  /// (docs/log/cuts_h100.md).
+  /// (docs/log/plans.md).
   TeamCosts on(const schedule::Workers& workers) const;
 };
 std::string to_string(const schedule::CostModel& costs);

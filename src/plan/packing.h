@@ -13,7 +13,7 @@ inline constexpr std::int32_t kMostPackedParts = 160;
 /// The least blocks of a piece: fewer hardly cover the time that a segment takes to begin and to write.
 inline constexpr std::int32_t kLeastPiece = 4;
 /// The number of bounds (packing_bound()) that packing tries. More bounds balance no better
-/// (docs/log/plan.md), and each has warps of its own, which compete for a device's instruction fetches.
+/// (docs/log/plans.md), and each has warps of its own, which compete for a device's instruction fetches.
 inline constexpr std::int32_t kPackings = 2;
 /// The most stretches of the line, packed side by side: packing takes a device hundreds of clocks an item.
 inline constexpr std::int32_t kMostStretches = 4;

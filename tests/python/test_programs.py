@@ -101,3 +101,14 @@ def test_an_interrupt_ends_in_silence():
     program.send_signal(signal.SIGINT)
     _, error = program.communicate()
     assert program.returncode == -signal.SIGINT and "Traceback" not in error
+
+
+def test_results_are_a_case_a_line():
+    from flashlatent import _program
+    document = {"command": "x", "roof": {"read_tbps": 1.5}, "results": [{"name": "a", "l": [1, 2]}, {"name": "b"}],
+                "engines": {"a": {"ms": 1}}, "failed": []}
+    text = _program.a_case_a_line(document)
+    assert json.loads(text) == document
+    assert text.splitlines() == [
+        "{", ' "command": "x",', ' "roof": {"read_tbps":1.5},', ' "results": [', '  {"name":"a","l":[1,2]},',
+        '  {"name":"b"}', ' ],', ' "engines": {', '  "a": {"ms":1}', ' },', ' "failed": []', "}"]

@@ -25,7 +25,10 @@ def test_bench_and_plan(tmp_path, prefix):
     problem = flashlatent.Problem(batch=3, heads=16, max_pages=64, softmax_scale=1)
     plan = tmp_path / "skewed.json"
     plan.write_text(json.dumps(flashlatent.describe_plan(problem, [4096, 64, 0], workers=4)))
-    files = [RESULTS / "h200" / "dense.json", RESULTS / "peers" / "flashmla.json", plan]
+    peer = tmp_path / "peer.json"
+    cases = report.read(RESULTS / "h200" / "dense.json")["results"]
+    peer.write_text(json.dumps({"machine": {"gpu": "NVIDIA H200"}, "library": "Another", "results": cases}))
+    files = [RESULTS / "h200" / "dense.json", peer, plan]
     pictures = report.report([str(file) for file in files], str(tmp_path / "out"), prefix)
     names = [pathlib.Path(picture).name for picture in pictures]
     assert names == [f"{prefix}{name}.{ending}" for name in ("roofline", "time", "peers", "skewed_plan")
@@ -67,15 +70,59 @@ def test_pictures_say_what_they_show(tmp_path):
     assert report.digest_in("<svg></svg>") is None
 
 
-def test_an_old_picture_is_found(tmp_path):
+@pytest.fixture
+def tables(tmp_path):
+    """A copy of what scripts/tables reads and writes; tables() runs it there."""
     root = RESULTS.parents[1]
-    parts = ("README.md", "docs", "scripts/tables", "scripts/kernel_names.py", "scripts/results_page.py", "src/dispatch/former_names.h")
-    for part in (*parts, "bench/results", "python/flashlatent/report"):
+    parts = ("README.md", "docs", "scripts/tables", "scripts/peers", "scripts/kernel_names.py", "scripts/results_page.py",
+             "src/dispatch/former_names.h", "bench/results", "python/flashlatent/report", "python/flashlatent/_program.py")
+    for part in parts:
         (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (root / part).is_dir() else shutil.copy)(root / part, tmp_path / part)
+    return lambda *arguments: subprocess.run([sys.executable, tmp_path / "scripts/tables", *arguments],
+                                             capture_output=True, text=True)
 
+
+def test_tables_name_the_sources_of_their_files(tmp_path, tables):
+    page = tmp_path / "docs/performance.md"
+    page.write_text("".join(line for line in page.read_text().splitlines(True) if not line.startswith("| [h200/dense.json]")))
+    done = tables("--check")
+    assert done.returncode != 0 and "the table of results has no row of h200/dense.json" in done.stderr
+    page.write_text(page.read_text().replace("| [h200/sparse.json]", "| [h200/dense.json](../bench/results/h200/dense.json) | | |"
+                                             " 9.99 | | – |\n| [h200/sparse.json]"))
+    tables()
+    assert "| [h200/dense.json](../bench/results/h200/dense.json) | NVIDIA H200 | 4.67 | 940 | 5ae34b0 |" in page.read_text()
+
+
+def test_a_run_beside_peers_becomes_a_table(tmp_path, tables):
+    lines, out = tmp_path / "side.jsonl", tmp_path / "bench/results/peers/h200.json"
+    rows = [{"name": "dense b1 sq1 h16 sk4096", "ms": {"ours": 0.2, "flashmla": 0.5}},
+            {"name": "dense b1 sq1 h16 sk4096", "ms": {"ours": 0.1, "flashmla": 0.4}, "err": 1e-3},
+            {"name": "v4 b2 sq2 h64", "ms": {"ours": 0.3, "flashmla": 0.2}}, {"name": "no_peer b1", "ms": {"ours": 0.1}}]
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def peers(*more):
+        return subprocess.run([sys.executable, tmp_path / "scripts/peers", lines, "--gpu", "NVIDIA H200", "--tree", "0123456789",
+                               "--command", "compare dense v4", "--out", out, *more], capture_output=True, text=True)
+
+    assert "--library is missing for flashmla" in peers().stderr and not out.exists()
+    assert peers("--library", "flashmla=FlashMLA 1.0").returncode == 0
+    tables()
+    page = (tmp_path / "docs/performance.md").read_text()
+    assert "one NVIDIA H200, source tree 0123456 (commit –)" in page and "by `compare dense v4`" in page
+    assert "dense: 1 of 1 cases are faster; geometric mean 0.250." in page
+    assert "| b1 sq1 h16 sk4096 | 0.1000 | 0.4000 | 0.250 |" in page and "v4: 0 of 1" in page and "no_peer" not in page
+    document = report.read(out)
+    assert report.decode.beside_ratios([document]) == {"dense": {"flashmla": [4.0]}, "v4": {"flashmla": [pytest.approx(2 / 3)]}}
+    out.write_text(json.dumps({key: value for key, value in document.items() if key != "command"}))
+    assert "has no command; scripts/peers writes such files" in tables("--check").stderr
+    lines.write_text('{"name": "x", "ms": 1}\n')
+    assert "side.jsonl:1: " in peers().stderr
+
+
+def test_an_old_picture_is_found(tmp_path, tables):
     def check():
-        return subprocess.run([sys.executable, tmp_path / "scripts/tables", "--check"], capture_output=True, text=True)
+        return tables("--check")
 
     assert check().returncode == 0, check().stdout + check().stderr
     new = tmp_path / "bench/results/h100/new.json"
@@ -93,10 +140,11 @@ def test_an_old_picture_is_found(tmp_path):
 
 
 def test_series_of_several_libraries():
-    documents = [report.read(RESULTS / "h200" / "dense.json"), report.read(RESULTS / "peers" / "flashmla.json")]
-    series = report.length_series(documents)
-    assert set(series[1, 1, 16]) == {"FlashLatent", "FlashMLA"}
-    assert dict(series[1, 1, 16]["FlashMLA"])[4096] == 0.0224
+    own = report.read(RESULTS / "h200" / "dense.json")
+    rows = [row | {"ms": row["ms"] * 2} for row in own["results"]]
+    series = report.length_series([own, {"machine": own["machine"], "library": "Another", "results": rows}])
+    assert set(series[1, 1, 16]) == {"FlashLatent", "Another"}
+    assert dict(series[1, 1, 16]["Another"])[4096] == 2 * dict(series[1, 1, 16]["FlashLatent"])[4096]
 
 
 # What the program writes: a picture for each.

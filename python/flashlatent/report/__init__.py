@@ -7,6 +7,7 @@ files together give one picture of each kind that they have something for:
   roofline   dense, sparse, paged: rates below the roof of the same run
   time       dense: time against tokens, a line a library (a file may name its "library") and machine
   peers      dense: peers' times over FlashLatent's
+  beside     a run of several libraries in one process (scripts/peers): peers' times over FlashLatent's
   cases      sparse, paged: the part of the roof that each case reaches
   shapes     bench shapes: ratios to the best of others
   cache, planning, numerics, host   bench cache, plan, numerics; host times of Python's calls
@@ -29,8 +30,8 @@ from .decode import length_series
 from .style import COLOURS, axes, machine_of
 
 __all__ = ["COLOURS", "ReportError", "axes", "digest", "digest_in", "length_series", "main", "read", "report"]
-KINDS = {"roofline": decode.roofline, "time": decode.times, "peers": decode.peers, "cases": cases.decode_cases,
-         "shapes": decode.shapes, "cache": cases.cache, "planning": cases.planning, "numerics": runs.numerics,
+KINDS = {"roofline": decode.roofline, "time": decode.times, "peers": decode.peers, "beside": decode.beside,
+         "cases": cases.decode_cases, "shapes": decode.shapes, "cache": cases.cache, "planning": cases.planning, "numerics": runs.numerics,
          "host": cases.host, "distributed": distributed.layers, "check": runs.check}
 EXPECTED = "a JSON file of flashlatent bench, check, replay or plan is expected"
 NOT_SHOWN = {"source_tree", "command", "machine", "explain", "source"}

@@ -51,7 +51,7 @@ def length_series(documents):
     for document in documents:
         for row in document["results"]:
             if (row.get("lengths") == "uniform" and row.get("s_k") and not row.get("batch_invariant") and
-                    row.get("ms") and "topk" not in row and "gpus" not in row):
+                    isinstance(row.get("ms"), float) and "topk" not in row and "gpus" not in row):
                 series = panels[row["b"], row["s_q"], row["h_q"]][series_name(document, machines)]
                 series.setdefault(row["s_k"], row["ms"])  # of several files the first that has it
     chosen = {}
@@ -135,6 +135,39 @@ def peers(pyplot, documents):
     names_down(plot, [f"batch {b}, {s_q} query token{'s' * (s_q > 1)}, {h_q} heads" for (b, s_q, h_q), _ in groups])
     plot.legend(frameon=False, fontsize=8, loc="lower right")
     plot.set_title(f"MLA decode {on(machines_of(documents))}, beside peers; a dot a case", loc="left", fontsize=10)
+    return figure
+
+
+def beside_ratios(documents):
+    """{kind of case: {peer: [its time over ours]}} of runs of several libraries in one process (scripts/peers)."""
+    groups = defaultdict(lambda: defaultdict(list))
+    for document in documents:
+        for row in document["results"]:
+            times = row.get("ms")
+            if isinstance(times, dict) and "ours" in times:
+                for peer, ms in times.items():
+                    if not peer.startswith("ours"):
+                        groups[row["name"].split(" ")[0]][peer].append(ms / times["ours"])
+    return groups
+
+
+def beside(pyplot, documents):
+    """Peers' times over ours in one process, a dot a case, a row a kind of case; None if no file is of such a run."""
+    groups = list(beside_ratios(documents).items())
+    if not groups:
+        return None
+    names = list(dict.fromkeys(name for _, libraries in groups for name in libraries))
+    figure, plot = axes(pyplot, 7.2, 1.4 + 0.4 * len(groups))
+    for index, name in enumerate(names, 1):
+        points = [(ratio, row) for row, (_, libraries) in enumerate(groups) for ratio in libraries.get(name, ())]
+        plot.scatter(*zip(*points), color=COLOURS[index % len(COLOURS)], marker=MARKERS[index % len(MARKERS)], s=26,
+                     alpha=0.6, linewidths=0, label=f"{name}, {len(points)} cases", clip_on=False, zorder=3)
+    plot.axvline(1, color=COLOURS[0], linewidth=1.6)
+    ticks = ladder_near_one([ratio for _, libraries in groups for values in libraries.values() for ratio in values])
+    set_axis(plot.xaxis, ticks, "peer's time over ours (right of 1: FlashLatent is faster)", log=True)
+    names_down(plot, [kind for kind, _ in groups])
+    plot.legend(frameon=False, fontsize=8, loc="best")
+    plot.set_title(f"Beside peers, one process {on(machines_of(documents))}; a dot a case", loc="left", fontsize=10)
     return figure
 
 

@@ -187,7 +187,7 @@ schedule::Geometry geometry_of_tiles(const DecodeProblem& problem, const schedul
 }
 
 /// The schedule with shared prefixes: no teams. The costs of groups beside own tokens are known for an H200
-/// only, so plans are cut by an H200's costs on every GPU (docs/log/cuts_h100.md).
+/// only, so plans are cut by an H200's costs on every GPU (docs/log/plans.md).
 schedule::Geometry sharing_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   return geometry_of_tiles(problem, workers.count, kMostTilesSharing);
 }

@@ -229,7 +229,8 @@ class Scorer {
     p_parities_ ^= 1U << kPlace;
     if constexpr (kHasNext) await_stage();
     if constexpr (kSlackBehindWaits && kPlace == 0) renew_slack();
-    // By a vote of the warp: by rows, as in parts::exponentials(), takes up to 4 % longer (docs/log/rows.md).
+    // By a vote of the warp: by rows, as in parts::exponentials(), takes up to 4 % longer
+    // (docs/log/correctness.md).
     const bool scales_first = !(args_.scale_log2 > 0) || parts::has_huge(base_);
     // Computed before the wait for scores: 0.3 to 0.5 % faster.
     const bool is_plain = !scales_first && live_ == ~0U && (Config::kTurns || to_limit_ >= kStageTokens);

@@ -13,7 +13,7 @@
 namespace flashlatent::parts::atoms {
 
 /// Where Shared has a barrier `has_query`: no block but a call's first is asked for before Q has come, which
-/// would come late behind others' (docs/log/fp8_32.md). It is passed before the arrival for that block, which
+/// would come late behind others' (docs/log/fp8.md). It is passed before the arrival for that block, which
 /// nobody can use sooner: after it the next segment's Q may come, and the barrier be a phase further.
 template <class Shared>
 class QueryGate {

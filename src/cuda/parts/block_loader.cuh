@@ -8,8 +8,8 @@
 namespace flashlatent::parts {
 
 /// Used by one warp. Pages hold a multiple of 16 tokens; boxes are kv_block_map()'s and lie in shared memory
-/// as block_row_offset() says. Few copies of many bytes are what memory serves best (docs/log/mla_16.md, "A
-/// block by one copy"), but scores cannot begin with the first tile.
+/// as block_row_offset() says. Few copies of many bytes are what memory serves best (docs/log/mla_16.md, "The
+/// loop of mla_16 is fragile"), but scores cannot begin with the first tile.
 ///
 /// The Pipe has the block's two barriers, full(0) and the one that wait_empty(0) waits for, and
 ///   block()                     the address of the block

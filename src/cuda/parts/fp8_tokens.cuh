@@ -5,7 +5,7 @@
 // elements (two tiles each). Four lanes (a quad) load a token: half a unit in a step, 16 bytes a lane.
 // Nothing in a loop over blocks may spill: a reload would wait for the loads of KV that are under way.
 //
-// A value costs 3 instructions (docs/log/sparse_fp8.md): e4m3 to fp16 by pairs, fp16 to fp32, times the
+// A value costs 3 instructions (docs/log/fp8.md): e4m3 to fp16 by pairs, fp16 to fp32, times the
 // scale, fp32 to bf16 by pairs. This is right for any fp32 scale, and NaN stays NaN.
 #pragma once
 

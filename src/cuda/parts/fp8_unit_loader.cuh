@@ -12,7 +12,7 @@
 //   RoPE      by cp.async, then divided by the unit: a score is one sum in the token's unit.
 //
 // A pair of values takes two instructions; in bf16 it would take six. Everything else that a loading warp
-// does takes as many again, at some 6 clocks an instruction (docs/log/sparse_fp8.md). So tokens are located
+// does takes as many again, at some 6 clocks an instruction (docs/log/fp8.md). So tokens are located
 // for four blocks at once, and tiles are announced by halves.
 #pragma once
 

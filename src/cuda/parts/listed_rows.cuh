@@ -173,7 +173,7 @@ class ListedRows {
   }
 
   /// This warp's rows of a unit's tiles are written. Alone all lanes arrive, and who waits for a tile fences
-  /// (docs/log/sparse_fp8.md); in a cluster one lane copies them to the other CTA.
+  /// (docs/log/fp8.md); in a cluster one lane copies them to the other CTA.
   template <int kUnit, class Pipe>
   __device__ __forceinline__ void publish(Pipe& pipe) const {
     ptx::Barrier& full = pipe.full(last_tile(kUnit));

@@ -2,7 +2,7 @@
 
 
 def arguments(row):
-    """Of a row: its shape, for the kernels of CUDA."""
+    """The options that say a row's shape, for the kernels of CUDA."""
     out = ["--backend", "cuda", "--heads", row["h_q"], "--kv-heads", row["h_kv"], "--query-tokens", row["s_q"],
            "--page-size", row["page_size"], "--dtype", row["dtype"]]
     if isinstance(row["lengths"], list):

@@ -31,7 +31,7 @@ def decode(address, text, high):
 
 
 def kernels(listing):
-    """Of each kernel in cuobjdump's listing its name and instructions."""
+    """The name and the instructions of each kernel in cuobjdump's listing."""
     name, instructions = None, []
     lines = iter(listing.splitlines())
     for line in lines:

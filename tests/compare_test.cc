@@ -29,7 +29,7 @@ struct Results {
     out_view.data = out.data();
     lse_view.data = lse.data();
   }
-  /// Of row `row` of out, by some units of its last digit.
+  /// Scales row `row` of out, by some units of its last digit.
   void scale_row(std::int64_t row, float factor, int v_dim) {
     for (std::int64_t i = row * v_dim; i < (row + 1) * v_dim; ++i) {
       out[i] = from_float(to_float(out[i], out_view.dtype) * factor, out_view.dtype);

@@ -163,7 +163,7 @@ TEST_P(E4m3Latent, ANanReachesTheRowsThatSeeIt) {
   });
 }
 
-// Of request 0's last three tokens the first is seen by all three query tokens, the last by one.
+// All three query tokens see the first of request 0's last three tokens, one sees the last.
 TEST_P(E4m3Latent, ANanThatSomeRowsSee) {
   for (int heads : {4, 40}) {
     CaseSpec spec = e4m3(heads, {60, 130});

@@ -190,7 +190,7 @@ TEST_P(Fp8AndSparse, LiveNanReachesTheRowsThatSeeIt) {
   }
 }
 
-// Of request 0's last three tokens the first is seen by all three query tokens, the last by one.
+// All three query tokens see the first of request 0's last three tokens, one sees the last.
 TEST_P(Fp8AndSparse, LiveNanThatSomeRowsSee) {
   for (const auto& [heads, kernel] :
        {std::pair{4, "fp8_32"}, {4, "fp8_16_team8"}, {9, "fp8_32"}, {8, ""}, {40, ""}, {40, "fp8_64"}}) {
@@ -232,7 +232,7 @@ TEST_P(Fp8AndSparse, KernelsByName) {
   }
 }
 
-// Of 80 heads the first 40: a request's rows do not follow one another then.
+// The first 40 of 80 heads: a request's rows do not follow one another then.
 TEST_P(Fp8AndSparse, SomeOfTheHeads) {
   for (const char* kernel : {"", "fp8_64", "mla_64_pingpong"}) {
     if (on_gpu()) executor_.kernel = kernel;

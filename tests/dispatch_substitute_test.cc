@@ -48,7 +48,7 @@ struct Call {
     EXPECT_EQ(asked_for.message().find("kernel is 'mla_64_roles', but " + tensor + " "), 0U)
         << asked_for.message();
     EXPECT_NE(asked_for.message().find("mla_64_pingpong runs"), std::string::npos) << asked_for.message();
-    // Of itself mla_64_pingpong does all of this.
+    // By its own name mla_64_pingpong does all of this.
     EXPECT_TRUE(runs("mla_64_pingpong", "mla_64_pingpong").ok());
   }
 

@@ -364,7 +364,7 @@ TEST(Dispatch, RolesTakesTwoRowTilesOfManyBlocks) {
     EXPECT_EQ(picked(problem_of(batch, 128, tokens), executor, 132), "mla_64_pingpong")
         << batch << ", " << tokens;
   }
-  // Of one row tile memory binds.
+  // With one row tile memory binds.
   EXPECT_EQ(picked(problem_of(128, 64, 1024), executor, 132), "mla_64_pingpong");
   EXPECT_EQ(picked(problem_of(64, 64, 1024), executor, 132), "mla_64_pingpong");
   EXPECT_EQ(picked(problem_of(4, 256, 32768), executor, 132), "mla_64_roles");
@@ -427,7 +427,7 @@ TEST(Dispatch, RolesSharesOutFewRequests) {
   for (auto [batch, tokens] : {std::array{9, 131072}, {16, 16384}, {24, 8192}}) {
     EXPECT_EQ(way_of(problem_of(batch, 128, tokens)), schedule::Partition::kLine) << batch << ", " << tokens;
   }
-  // Of up to eight row tiles, too, where that leaves few CTAs without a share.
+  // Up to eight row tiles are shared out, too, where that leaves few CTAs without a share.
   EXPECT_EQ(way_of(problem_of(1, 512, 131072)), schedule::Partition::kEvenShares);
   for (auto [batch, heads] : {std::array{8, 192}, {16, 256}, {3, 384}, {8, 512}}) {
     EXPECT_EQ(way_of(problem_of(batch, heads, 4096)), schedule::Partition::kSharesByLength)

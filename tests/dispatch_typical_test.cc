@@ -207,7 +207,7 @@ TEST(TypicalTokens, CountToTheEndOfAPage) {
   EXPECT_EQ(typical_problem(with_hint(problem, 64))->cache.max_pages, 1);
   EXPECT_EQ(typical_problem(with_hint(problem, 65))->cache.max_pages, 2);
   EXPECT_EQ(typical_problem(with_hint(problem_of(kCached[2], 4, kReach, 16), 65))->sparse.topk, 65);
-  // Of whole contexts, of which this rank has a quarter.
+  // Lengths are of whole contexts, of which this rank has a quarter.
   DecodeProblem shared = with_hint(problem, 1024);
   shared.options.shard = {.rank = 1, .world = 4, .run = 1};
   EXPECT_EQ(typical_problem(shared)->cache.max_pages, 4);

@@ -16,7 +16,7 @@
 namespace flashlatent::cpu {
 namespace {
 
-/// Of 32 products with 1.
+/// The sum of 32 products with 1.
 float sum_of(std::initializer_list<float> products) {
   float a[E4m3Sum::kAtOnce] = {}, ones[E4m3Sum::kAtOnce];
   std::copy(products.begin(), products.end(), a);

@@ -359,12 +359,12 @@ TEST(Case, E4m3CachesMayBeF8) {
 }
 
 TEST(Case, TensorsThatNoViewShows) {
-  // Of a name that cases know: refused with what it is.
+  // Under a name that cases know it is refused with what it is.
   expect_message(parse_case(with_dtype(dense(), "attn_sink", "F32", "I32"), "x").status().message(), "x",
                  "tensor \"attn_sink\" is int32 (4); expected fp32");
   expect_message(parse_case(with_dtype(dense(), "attn_sink", "F32", "U32"), "x").status().message(), "x",
                  "tensor \"attn_sink\" is U32 (4); expected fp32");
-  // Of another name: left out.
+  // Under another name it is left out.
   Draft draft = dense();
   draft.tensors["extra"] = {Dtype::kF32, {4}, {}};
   const auto loaded = parse_case(with_dtype(draft, "extra", "F32", "U32"), "x");

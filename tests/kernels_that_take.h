@@ -65,7 +65,7 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
 /// Fewer query rows a KV head are no prompt's.
 inline constexpr int kLeastPromptRows = 17;
 
-/// Of separate or packed keys and values.
+/// Should the kernel take separate or packed keys and values?
 inline bool should_take_separate(std::string_view kernel, const DecodeProblem& problem) {
   const auto& cache = problem.cache;
   const int unit = cache.format == KvFormat::kE4m3 ? 16 : 8;  // elements of 16 bytes

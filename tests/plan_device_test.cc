@@ -154,7 +154,7 @@ TEST_F(DevicePlan, OfSharedPrefixesEqualsTheHosts) {
   }
 }
 
-// Of query tokens that are items, some of which ragged requests do not have.
+// Query tokens are items here, some of which ragged requests do not have.
 TEST_F(DevicePlan, OfRaggedQueryTokensEqualsTheHosts) {
   std::mt19937 engine(7);
   for (int i = 0; i < 40; ++i) {

@@ -555,7 +555,7 @@ TEST(Plan, PartsByLength) {
   EXPECT_FALSE(validate(g).ok());
 }
 
-// Of 16 requests with 8 parts each merges run at the same time; of 100 they do not. Cuts do not change.
+// The merges of 16 requests with 8 parts each run at the same time; those of 100 do not. Cuts do not change.
 TEST(Plan, MergesOfSingleSharesAreEstimatedApart) {
   Geometry g{.requests = 16,
              .parts = 132,

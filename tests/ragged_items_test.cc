@@ -73,7 +73,7 @@ Batch random_batch(std::mt19937& engine, int requests, int most) {
   return batch;
 }
 
-/// Of each item its blocks, and the places of its partial results, as the parts of a plan have them.
+/// The blocks of each item, and the places of its partial results, as the parts of a plan have them.
 struct Walked {
   std::vector<std::int32_t> next_block;
   std::map<std::int32_t, std::vector<std::int32_t>> places;

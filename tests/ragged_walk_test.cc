@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-// Of the device's functions those that the two headers name.
+// Those of the device's functions that the two headers name.
 template <class T>
 inline T __ldg(const T* place) {
   return *place;

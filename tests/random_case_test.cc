@@ -14,7 +14,7 @@
 namespace flashlatent {
 namespace {
 
-/// Of row (0, 0, head), in base 2, had the request so many tokens.
+/// The lse of row (0, 0, head), in base 2, had the request so many tokens.
 double lse_of(const runtime::RandomCase& c, int head, std::int32_t tokens) {
   DecodeInputs inputs = c.inputs;
   inputs.cache_seqlens.data = &tokens;

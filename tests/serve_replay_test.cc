@@ -108,7 +108,7 @@ TEST(Replay, ServesAnAzureTrace) {
   replay_real_trace("azure_code_2023.csv", 20);
 }
 
-/// Of pages under hash ids, those whose ids up to there an earlier request has had, if nothing is evicted.
+/// How many pages have hash ids that, up to there, an earlier request has had, if nothing is evicted.
 std::int64_t implied_hits(const Trace& trace, int page_size) {
   std::set<std::pair<std::vector<std::int64_t>, int>> seen;  // a page: its prefix of ids, its place
   std::int64_t hits = 0;

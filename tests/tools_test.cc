@@ -49,7 +49,7 @@ TEST_F(Program, CheckSmall) {
   EXPECT_EQ(check.at("right"), check.at("results").size());
   EXPECT_EQ(check.at("max_refused"), 0);
   for (const auto& result : check.at("results")) EXPECT_EQ(result.at("kernel"), "cpu_dense");
-  // Of paths the last part, of shards all.
+  // The command has the last part of paths, and shards as they are.
   expect_right("check --suite small --shard 1/20 --json " + file("shard.json"), {" 0 wrong, 0 refused"});
   EXPECT_EQ(json("shard.json").at("command"),
             "flashlatent check --suite small --shard 1/20 --json shard.json");

@@ -34,7 +34,7 @@ TEST_F(Program, RefusesWrongUsage) {
   }
   expect_refused("check --suite small --shard 1/1000", {"--shard is '1/1000'", "cases"});
   expect_refused("check --suite small --cases 5", {"--cases is 5", "small", "random"});
-  // Of a kernel that there is not every case would be refused, and none wrong.
+  // A kernel that does not exist would refuse every case, and none would be wrong.
   for (const char* command : {"check --suite small", "bench dense --suite small"}) {
     expect_refused(std::string(command) + " --backend cpu --kernel fast", {"kernel is 'fast'", "cpu_dense"});
   }

@@ -60,10 +60,10 @@ CLI::Option* add_list_option(CLI::App& app, const std::string& flag, std::vector
 /// kInvalidArgument if a flag that only CUDA has, such as --graph, is given on the CPU.
 Status check_cuda_flag(const char* flag, bool given, const Executor& executor);
 
-/// Of an option: a number from `least` to `most`. CLI::Range takes nan for one.
+/// Accepts a number from `least` to `most`. CLI::Range takes nan for one.
 CLI::Validator number_between(double least, double most);
 
-/// Of an option: some name. A script's unset variable must not pick another kernel.
+/// Accepts some name. A script's unset variable must not pick another kernel.
 CLI::Validator not_empty(const std::string& what);
 
 /// Prints the message on stderr, in one line; returns kWrongInput.

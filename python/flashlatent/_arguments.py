@@ -55,7 +55,7 @@ def _is_number(value):
     return True
 
 
-# Of entries: 32 bits, but where a page's content is named.
+# The range of entries: 32 bits, but where a page's content is named.
 _ENTRIES = {"contents": (0, 2**64 - 1)}
 
 
@@ -177,7 +177,8 @@ def explain(function, values, options, error):
 
 
 def _refused_self(function, values):
-    """Of a call whose arguments all fit: a method of another object, or of one whose class has an __init__ of its own."""
+    """Why a call is refused whose arguments all fit: it is a method of another object, or of one whose class has an
+    __init__ of its own."""
     name = function.__name__.lstrip("_")
     given = ", ".join(shown(value) for value in values) or "nothing"
     return f"{name}() is called with {given}; an object that was made by calling its class, super().__init__(), is expected first"

@@ -13,7 +13,7 @@ class Refused(Exception):
 
 
 def named(name):
-    """Of a main(arguments): what is Refused goes to stderr behind the program's name, and 2 is returned."""
+    """Decorates a main(arguments): what is Refused goes to stderr behind the program's name, and 2 is returned."""
 
     def decorate(main):
         @functools.wraps(main)
@@ -52,7 +52,7 @@ def leave(main):
 
 
 def counts(text):
-    """Of argparse: whole numbers from 1, separated by commas."""
+    """A type for argparse: whole numbers from 1, separated by commas."""
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:

@@ -34,7 +34,8 @@ PAGE, DIM, V_DIM, SCALE = 64, 576, 512, 192**-0.5
 TOKEN_BYTES = 2 * DIM
 COLD_BYTES = 400 << 20  # what the calls of a graph read in all, at least: several times the L2 cache
 MOST_CALLS = 10
-# Of parts of some microseconds: ranks do not start a graph at once, and its calls share what lies between.
+# Calls in a graph of parts that take some microseconds: ranks do not start a graph at once, and its calls share what
+# lies between.
 PART_CALLS = 40
 REPEATS = 7
 
@@ -84,7 +85,7 @@ class Machine:
         return times.item()
 
     def milliseconds(self, calls):
-        """Of one of these calls, the median of some replays of all of them."""
+        """The time of one of these calls: the median of some replays of all of them."""
         stream = torch.cuda.Stream(self.device)
         with torch.cuda.stream(stream):
             calls[0]()

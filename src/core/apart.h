@@ -30,7 +30,7 @@ Status expect_apart(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
                     Device device);
 Status expect_apart(const SparsePrefillInputs& inputs, const SparsePrefillOutputs& outputs, Memory workspace,
                     Device device);
-/// Of plan().
+/// The same for plan().
 Status expect_apart(const PlanLengths& lengths, Memory plan, Device device);
 
 }  // namespace flashlatent

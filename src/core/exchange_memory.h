@@ -33,7 +33,7 @@ struct ResultPack {
   static constexpr int kExtent = 16;  // elements of 16 bits
   static constexpr int kWords = 3;
 };
-/// Of a row of queries.
+/// 48 bytes of a row of queries.
 struct QueryPack {
   static constexpr int kExtent = 48;  // bytes
   static constexpr int kWords = 4;

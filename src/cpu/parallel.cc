@@ -48,7 +48,7 @@ class StandIn {
   int threads_ = 1;
 };
 
-// Of the thread that called fork, the only one in the child.
+// State of the thread that called fork, the only one in the child.
 thread_local bool team_is_lost = false;
 thread_local StandIn* stand_in = nullptr;  // never freed, because its thread waits in it
 

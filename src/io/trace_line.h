@@ -35,7 +35,7 @@ Result<LineParser> csv_parser(std::string_view header);
 /// Nanoseconds since 1970 of "2023-11-16 18:17:03.9799600": up to nine decimals, optionally a time zone (Z,
 /// +hh:mm, -hh:mm); years 1970 to 2200.
 std::optional<std::int64_t> parse_time(std::string_view text);
-/// Of a number of milliseconds; nothing if it is negative, or above kMaxTimestampMs.
+/// Nanoseconds of a number of milliseconds; nothing if it is negative, or above kMaxTimestampMs.
 std::optional<std::int64_t> nanoseconds_of(double milliseconds);
 
 /// `value`, if it is a whole number from 0 to `most`.

@@ -107,7 +107,8 @@ class RowJudge {
                         error, total);
   }
 
-  /// Of a number for which plain code gets `plain`, and which it rounds by `expected`.
+  /// The error that plain code has in a number: it gets `plain` where `right` is right, and rounds by
+  /// `expected`.
   double plain_code_error(double plain, double right, double expected) const {
     const double own = std::abs(plain - right);
     // With e4m3 products the plain code rounds q alone; tensor cores also round their sums.

@@ -15,7 +15,7 @@ namespace fl = flashlatent;
 void* allocate(std::size_t bytes);
 int report(const std::string& message);
 
-// Of the CUDA runtime, which the page's readers have and the compiler here need not.
+// What pages use of the CUDA runtime, which their readers have and the compiler here need not.
 using cudaStream_t = struct Stream*;
 using cudaGraph_t = struct Graph*;
 enum { cudaStreamCaptureModeGlobal, cudaMemcpyDeviceToHost };
@@ -49,7 +49,7 @@ extern fl::ConstTensorView cache_seqlens, block_table, cu_seqlens, extra_bytes, 
 extern fl::TensorView kv_cache, to, out, max_logits, lse, key_cache, value_cache, key_rows, value_rows;
 extern fl::KeyValueCache other;
 
-// Of the page pool.
+// What pages use with the page pool.
 extern std::vector<fl::PagePool::ContentId> contents;
 extern int prompt_tokens;
 extern std::vector<fl::PagePool::Sequence> sequences;

@@ -25,7 +25,7 @@ class Message:
         return like.new_empty((*extents, self.head_bytes), dtype=torch.uint8)
 
     def out(self, memory: Tensor) -> Tensor:
-        """Of memory (..., heads, bytes) the outputs: (..., batch, s_q, heads, v_dim), or (..., total, heads, v_dim)."""
+        """The outputs in memory (..., heads, bytes): (..., batch, s_q, heads, v_dim), or (..., total, heads, v_dim)."""
         rows = self._part(memory, self.dtype, 0, self.rows * self.v_dim)
         if self.total is not None:
             return rows.unflatten(-1, (self.total, self.v_dim)).movedim(-3, -2)

@@ -131,7 +131,7 @@ def _unless_negative(given: Any, result: Any) -> Any:
 
 
 def token_places(cu_seqlens_q: Tensor, total: int, s_q: int, batch: int) -> Tensor:
-    """Of ragged queries: where each of `total` query tokens is among (batch, s_q)."""
+    """Where each of `total` query tokens of ragged queries is among (batch, s_q)."""
     tokens = torch.arange(total, device=cu_seqlens_q.device)
     requests = torch.searchsorted(cu_seqlens_q[1:].long(), tokens, right=True).clamp(max=max(batch - 1, 0))
     return requests * s_q + tokens - cu_seqlens_q.long()[requests]

@@ -30,7 +30,7 @@ def bars(plot, found, machines, value):
 
 
 def decode_cases(pyplot, documents):
-    """Of sparse and paged cases the part of the roof that they reach, and of reading alone; None if there are none."""
+    """Which part of the roof, and of reading alone, sparse and paged cases reach; None if there are none."""
     found, machines = named_rows(documents, lambda row: ("topk" in row or "layout" in row) and row.get("roof_pct"))
     if not found:
         return None

@@ -21,7 +21,7 @@ def in_one_unit(rows):
 
 
 def layers(pyplot, documents):
-    """Of each shape and way of exchange a layer's time, as one, and its parts' one after another; None if no file is of
+    """A layer's time, and its parts' one after another, of each shape and way of exchange; None if no file is of
     python -m flashlatent.bench_distributed."""
     documents = [document for document in documents if any("gpus" in row for row in document["results"])]
     rows = [row for document in documents for row in document["results"] if "gpus" in row and row.get("ms")]

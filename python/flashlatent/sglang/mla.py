@@ -55,8 +55,8 @@ class FlashLatentMLABackend(AttentionBackend):
         self.step = Step()
 
     def _typical_tokens(self, forward_batch: Any) -> int:
-        """Of the batch's longest request, where the host knows it; of a graph, which is captured for all lengths to
-        come, and where it does not, what the user set."""
+        """The tokens of the batch's longest request, where the host knows it. In a graph, which is captured for all
+        lengths to come, and where the host does not know: what the user set."""
         known = getattr(forward_batch, "seq_lens_cpu", None)
         capturing = forward_batch.seq_lens.is_cuda and torch.cuda.is_current_stream_capturing()
         if known is None or capturing or known.numel() == 0:

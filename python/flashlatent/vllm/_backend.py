@@ -22,7 +22,7 @@ def setting(vllm_config: Any, name: str) -> Any:
 
 
 class HintedBuilder:
-    """Of metadata builders: how long contexts are expected to be.
+    """What metadata builders have in common: how long contexts are expected to be.
 
     A step that runs as it is built knows its longest request. A graph is captured for all lengths that will come, so
     that --additional-config '{"flashlatent_typical_tokens": N}' says what to expect.

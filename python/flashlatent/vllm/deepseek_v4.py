@@ -57,7 +57,7 @@ class FlashLatentV4Attention(DeepseekV4FlashMLAAttention):
         self._attend(prefill, q[:rows], compressed_k_cache, swa_metadata, chosen, output[:rows])
 
     def _slots(self, tokens: torch.Tensor, swa_metadata: Any, attn_metadata: Any, first: int) -> Slots:
-        """Of compressed tokens, numbers within a request, of rows from `first` on."""
+        """The slots of compressed tokens, which are numbers within a request, of rows from `first` on."""
         rows = slice(first, first + tokens.shape[0])
         return slots_of_requests(tokens, swa_metadata.token_to_req_indices[rows], attn_metadata.block_table,
                                  attn_metadata.block_size // self.compress_ratio, swa_metadata.is_valid_token[rows])

@@ -6,7 +6,7 @@
 
 namespace flashlatent::cuda {
 
-/// Of a kernel whose CTAs walk a line.
+/// What calls take of a kernel whose CTAs walk a line.
 struct DenseTimes {
   cost::Costs costs;            ///< per_call is of whole items; of a line that is cut it is the geometry's.
   std::int32_t lone_share = 0;  ///< As cost::ItemTimes has it; on an H200.
@@ -14,8 +14,8 @@ struct DenseTimes {
 schedule::CallTimes dense_times(const schedule::Geometry& geometry, const schedule::Workers& workers,
                                 const DenseTimes& of);
 
-/// Of shares of one item each; `costs`: by which they are cut. A segment takes as long on every device,
-/// though cuts count it in blocks.
+/// What a call of shares takes, each of one item; `costs`: by which they are cut. A segment takes as long on
+/// every device, though cuts count it in blocks.
 schedule::CallTimes share_times(schedule::Geometry geometry, const schedule::Workers& workers,
                                 const cost::Costs& costs);
 

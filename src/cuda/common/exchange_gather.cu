@@ -65,7 +65,7 @@ struct Part {
   };
 
   __device__ __forceinline__ Part() {}
-  /// Of the row's end less than a pack may be there.
+  /// At the row's end there may be less than a pack.
   __device__ __forceinline__ void load(const std::uint8_t* row, int bytes) {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {

@@ -321,8 +321,8 @@ class Attention {
     }
   }
 
-  /// Of the block's 64 tokens from 64 * `word` on, the bits that a row attends to, shifted to this thread's
-  /// first column.
+  /// Which of the block's 64 tokens from 64 * `word` on a row attends to, as bits that are shifted to this
+  /// thread's first column.
   __device__ __forceinline__ std::uint64_t mask(int word, int start, Range seen) const {
     const int first = start + 64 * word;
     return (live_[word] & parts::low_tokens(seen.end - first) & ~parts::low_tokens(seen.begin - first)) >>

@@ -7,7 +7,7 @@ namespace flashlatent::mla_16 {
 
 inline constexpr int kTileRows = 16;
 
-/// Of a CTA alone, or of a team of so many.
+/// The keys of instances for a CTA alone, or for a team of so many.
 constexpr auto keys(int qk_dim, int v_dim, int team = 1) {
   return cuda::plain_keys(qk_dim, v_dim, kTileRows, team);
 }

@@ -34,7 +34,7 @@ class Attention {
         fragment_(parts::fragment_of(thread_)),
         ring_(shared) {}
 
-  /// Of a segment of so many tokens, whose rows are tile_.
+  /// Begins a segment of so many tokens, whose rows are tile_.
   __device__ __forceinline__ void start(int length) {
 #pragma unroll
     for (auto& chunk : o_) {
@@ -168,7 +168,7 @@ class Attention {
     }
   }
 
-  /// Of row n, as published.
+  /// The statistics of row n, as published.
   __device__ __forceinline__ static RowStatistics row_of(const Statistics<kRows>& statistics, int n) {
     return {statistics.max[n], (statistics.warp_sum[0][n] + statistics.warp_sum[1][n]) +
                                    (statistics.warp_sum[2][n] + statistics.warp_sum[3][n])};

@@ -38,7 +38,7 @@ constexpr cost::Costs kCost8 = cost::of(Kernel::kMla16Transposed, Situation::kRo
 constexpr cost::Costs kCostFp8 = cost::of(Kernel::kMla16Transposed, Situation::kFp8);
 constexpr cost::Costs kCostFp8_584 = cost::of(Kernel::kMla16Transposed, Situation::kFp8_584);
 constexpr cost::Costs kCostOfShares = cost::of(Kernel::kMla16Transposed, Situation::kListedShares);
-/// Of an item by lists.
+/// Rows that an item by lists may have.
 constexpr int kMostRows = mla_16_transposed::kTileRows;
 
 /// By two lists. From fp8_656 and e4m3 with RoPE no other kernel does, so that any number of rows is taken.

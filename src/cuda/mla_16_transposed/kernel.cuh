@@ -245,7 +245,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     float mine, theirs;
   };
 
-  /// Of row n.
+  /// The merged statistics of row n.
   __device__ __forceinline__ MergedRow merge_statistics(int n, bool takes) const {
     const RowStatistics own = Base::row_of(shared_.own[me_], n);
     RowStatistics other = {-INFINITY, 0.0F};

@@ -29,7 +29,7 @@ inline constexpr std::array<cuda::InstanceKey, 1> kListedKeys = {
 /// Where a CTA has a share of one item, by lists.
 inline constexpr std::array kShareKeys = {kFp8_584Keys[0], kListedKeys[0]};
 
-/// Of sparse prefill, by lists.
+/// The keys of instances for sparse prefill, by lists.
 inline constexpr std::array<cuda::InstanceKey, 2> kTurnsKeys = {
     {{Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kFp8_584, 1, 1, true},
      {Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kListedFp8, 1, 1, true}}};

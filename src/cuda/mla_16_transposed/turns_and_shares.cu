@@ -1,4 +1,4 @@
-// Of sparse prefill, and where a CTA has a share of one item.
+// The instances for sparse prefill, and for calls whose CTAs have a share of one item.
 #include "cuda/mla_16_transposed/instance.cuh"
 
 namespace flashlatent::mla_16_transposed {

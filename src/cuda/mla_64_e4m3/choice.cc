@@ -41,7 +41,8 @@ constexpr Shape kShapeOfTiles = {
     {.tile_rows = mla_64_e4m3::kTileRows, .cost = cost::of(Kernel::kMla64E4m3, Situation::kTiles)},
     cost::of(Kernel::kMla64E4m3, Situation::kSharesOfTiles)};
 
-/// Of several requests, with up to so many blocks a CTA as many parts each, even where they differ in length.
+/// Up to so many blocks a CTA, several requests have equally many parts each, even where they differ in
+/// length.
 constexpr int kFewBlocks = 2;
 /// With more than so many blocks a CTA a line shares out varied lengths better.
 constexpr int kManyBlocks = 16;

@@ -6,7 +6,7 @@
 
 namespace flashlatent::mla_64_e4m3 {
 
-/// Of a call's cache: one without pages has no boxes.
+/// The key of the instance for a call's cache; a cache without pages has no boxes.
 cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& geometry, bool has_pages);
 
 Status launch(const DecodeCall& call);

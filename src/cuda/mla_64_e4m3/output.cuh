@@ -66,7 +66,7 @@ class Output {
   __device__ __forceinline__ static int column() {
     return Threads::column();
   }
-  /// Of the output's columns, this thread's first; they come in pairs, 64 apart.
+  /// This thread's first column of the output; its columns come in pairs, 64 apart.
   __device__ __forceinline__ int first_column() const {
     return me_ * Config::kPartDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
   }
@@ -189,7 +189,7 @@ class Output {
     }
   }
 
-  /// Of a segment's partial result, the first row, counted in those of all.
+  /// The first row of a segment's partial result, counted among the rows of all.
   __device__ __forceinline__ std::int64_t partial_row(const parts::Work& work) const {
     return parts::first_partial_row<kRows>(args_, work);
   }

@@ -95,7 +95,7 @@ class Query {
     }
   }
 
-  /// Of a warp's row: of its largest finite magnitude.
+  /// The exponent of the largest finite magnitude of a warp's row.
   template <int kTurns>
   __device__ __forceinline__ static int exponent_of(const uint4 (&values)[kTurns]) {
     std::uint32_t max = 0;

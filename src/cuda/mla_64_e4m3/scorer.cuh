@@ -66,7 +66,7 @@ class Scorer {
   __device__ __forceinline__ static int row(int h) {
     return fragment().row + 8 * h;
   }
-  /// Of a tile of few rows not all warps, or not all their rows, have some.
+  /// Does the warp have rows? In a tile of few rows not every warp does.
   __device__ __forceinline__ static bool has_rows() {
     return kRows >= 64 || threadIdx.x % 128 / 32 * 16 < kRows;
   }
@@ -174,7 +174,7 @@ class Scorer {
     place_.next();
   }
 
-  /// Of this thread's rows, over the four lanes that share them.
+  /// The maxima of this thread's rows, over the four lanes that share them.
   __device__ __forceinline__ static void find_maxima(const float (&s)[32], float (&max)[2]) {
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {

@@ -20,7 +20,7 @@ namespace flashlatent::mla_64_e4m3 {
 
 using namespace parts::atoms;
 
-/// Of 16 columns and 64 tokens of V, this warp's: pairs of columns of a token.
+/// This warp's 16 columns of 64 tokens of V, as pairs of columns of a token.
 struct ValueBytes {
   std::uint32_t pairs[2][4];
 

@@ -146,8 +146,8 @@ constexpr cost::Costs kEvenCost = cost::of(Kernel::kMla64Pingpong, Situation::kS
 constexpr cost::Costs kEvenCostOfTwoTiles = cost::of(Kernel::kMla64Pingpong, Situation::kSharesOfTiles);
 constexpr int kFewRows = 16;
 
-/// Of several requests, with up to so many blocks a CTA as many parts each are fastest, even where they
-/// differ in length: by 0.4 us where they do not, since nobody reads the plan.
+/// Up to so many blocks a CTA, several requests are fastest with equally many parts each, even where they
+/// differ in length. Where they do not, that takes 0.4 us less, since nobody reads the plan.
 constexpr int kFewBlocks = 2;
 /// With more than so many a line shares out varied lengths better, where others' segments cost its CTAs less:
 /// two tiles find blocks in L2.

@@ -12,7 +12,7 @@ cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading, in
 /// Shares by boxes and teams cannot take them (Config::kSpans): such calls are shared out token by token.
 bool has_spans(const DecodeProblem& problem);
 
-/// Of what shares out requests (schedule::combines_shares()).
+/// The key of the instance that shares out requests (schedule::combines_shares()).
 cuda::InstanceKey share_key_of(const DecodeProblem& problem, const schedule::Geometry& geometry);
 
 /// Does a schedule do so?
@@ -29,11 +29,11 @@ bool has_items_in_turn(const DecodeProblem& problem, const schedule::Geometry& g
 /// Not ragged ones: the second tile of a short request has no rows, and no blocks then.
 int cluster_of(const DecodeProblem& problem, const schedule::Geometry& geometry, cuda::Loading loading);
 
-/// Of sparse prefill.
+/// The key of the instance for sparse prefill.
 cuda::InstanceKey turns_key_of(const DecodeProblem& problem, const schedule::Geometry& geometry);
 
 Status launch(const DecodeCall& call);
-/// Of the kernel mla_64_team.
+/// Launches mla_64_team.
 Status launch_teams(const DecodeCall& call);
 
 }  // namespace flashlatent::mla_64_pingpong

@@ -12,7 +12,7 @@ class TmaLoader;
 
 namespace flashlatent::mla_64_pingpong {
 
-/// Of a thread that computes, and of one that loads.
+/// Registers of a thread that computes, and of one that loads.
 struct Registers {
   int compute, load;
 };
@@ -89,7 +89,7 @@ struct Config {
                                           : kQkDim == 512             ? Registers{.compute = 216, .load = 72}
                                                                       : Registers{.compute = 224, .load = 56};
 
-  /// Of V in a product: ptxas takes no more registers for one than a thread has at launch.
+  /// V's columns in a product: ptxas takes no more registers for one than a thread has at launch.
   static constexpr int kPvColumns = kThreads == 384 || kHalfDim < 128 ? kHalfDim : 128;
 
   /// Whether the computing warpgroups run the same instructions before and after a segment's blocks. Half of

@@ -26,7 +26,7 @@ constexpr cuda::DenseInstance share_instance(Dtype dtype, cuda::Loading loading)
   return instance<Element, kQkDim, 512, kCluster, Loader, 1, true>(dtype, loading);
 }
 
-/// Of sparse prefill.
+/// An instance for sparse prefill.
 template <class Element, int kQkDim, int kCluster, class Loader>
 constexpr cuda::DenseInstance turns_instance(Dtype dtype, cuda::Loading loading) {
   return instance<Element, kQkDim, 512, kCluster, Loader, 1, false, true>(dtype, loading);

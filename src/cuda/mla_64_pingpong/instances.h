@@ -26,7 +26,7 @@ extern const ShapeInstances kShares576x512;
 extern const Fp8ShareInstances kSharesFp8_656;
 extern const Fp8Instances kSharesFp8_584;
 extern const ListedInstances kSharesListed;
-// Of sparse prefill.
+// For sparse prefill:
 extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;
 extern const std::array<cuda::DenseInstance, kTurnsFp8Keys.size()> kTurnsFp8;
 extern const std::array<cuda::DenseInstance, kTurnsListedKeys.size()> kTurnsListed;

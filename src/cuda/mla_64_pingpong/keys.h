@@ -61,7 +61,7 @@ inline constexpr std::array kFp8ShareKeys = {fp8_key(2)};
 inline constexpr auto kFp8_584ShareKeys = kFp8_584Keys;
 inline constexpr auto kListedShareKeys = kListedKeys;
 
-/// Of sparse prefill.
+/// The key of an instance for sparse prefill.
 constexpr cuda::InstanceKey turns_key(Dtype dtype, int qk_dim, cuda::Loading loading, int cluster = 1) {
   return {dtype, qk_dim, 512, kTileRows, loading, cluster, 1, true};
 }

@@ -48,7 +48,7 @@ class LineWarpgroup : public Warpgroup<Config> {
   }
 
  private:
-  /// Of this thread's rows, if they are written out: asked for before both warpgroups meet.
+  /// The sinks of this thread's rows, if they are written out: asked for before both warpgroups meet.
   __device__ __forceinline__ parts::RowPair sinks(const parts::Work& work) const {
     if (!Config::kWritesOutput || work.segment.partial >= 0) return {0, 0};
     const auto of = [&](int row) {
@@ -57,7 +57,7 @@ class LineWarpgroup : public Warpgroup<Config> {
     return {of(fragment_.row), of(fragment_.row + 8)};
   }
 
-  /// Of a whole item, with its rows' largest scores.
+  /// Writes the output of a whole item, with its rows' largest scores.
   __device__ __forceinline__ void finish_whole(const parts::Work& work) {
     const parts::RowPair sink = sinks(work);
     const auto& sums = this->add_up_rows(work);

@@ -17,7 +17,7 @@ namespace flashlatent::mla_64_pingpong {
 struct TeamMemory {
   ptx::Barrier received;  // what others send to this CTA (team.cuh)
 };
-/// Of a team of any size (any_team.cuh).
+/// What a team of any size has in shared memory (any_team.cuh).
 struct AnyTeamMemory {
   ptx::Barrier received;
   TeamPart part;
@@ -32,7 +32,7 @@ struct NoQueryMax {};
 struct RowSums {
   float of[2][2][64];  // of each warpgroup, at the end; segments take turns
 };
-/// Of sparse prefill, with the largest scores, base 2.
+/// Sums of rows for sparse prefill, with the largest scores, base 2.
 struct RowEnds {
   float sums[2][64];
   parts::SharedMax maxima[2][64];

@@ -1,4 +1,4 @@
-// Of sparse prefill.
+// The instances for sparse prefill.
 #include "cuda/mla_64_pingpong/instance.cuh"
 
 namespace flashlatent::mla_64_pingpong {

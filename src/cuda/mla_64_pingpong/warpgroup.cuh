@@ -83,7 +83,7 @@ class Warpgroup {
  protected:
   static constexpr bool kUnits = Config::kUnits;
 
-  /// Of the tokens of this warpgroup's block, from the thread's first column of a fragment on.
+  /// The units of tokens of this warpgroup's block, from the thread's first column of a fragment on.
   __device__ __forceinline__ const float* units(int block) const {
     if constexpr (kUnits) return shared_.state[block].units + fragment_.column;
     return nullptr;
@@ -115,7 +115,7 @@ class Warpgroup {
     }
   }
 
-  /// Of partial results, among those of all row tiles.
+  /// The number of the segment's partial result, among those of all row tiles.
   __device__ __forceinline__ std::int64_t slot_of(const parts::Work& work) const {
     const schedule::Geometry& g = args_.geometry;
     return static_cast<std::int64_t>(work.segment.partial) * g.lanes + args_.lanes.remainder(blockIdx.x);
@@ -143,7 +143,7 @@ class Warpgroup {
     return work.tile.limit(args_, work.segment.length, row);
   }
 
-  /// Of this warpgroup's block.
+  /// The first token of this warpgroup's block.
   __device__ __forceinline__ int start_token(const parts::Work& work) const {
     return limit(work, 0) - seen_;
   }

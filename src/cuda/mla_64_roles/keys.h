@@ -12,7 +12,7 @@ inline constexpr int kPageTokens = 32;
 
 /// Each also where a CTA has a share of one request.
 inline constexpr auto kKeys = cuda::plain_keys(576, 512, kTileRows);
-/// Of sparse prefill.
+/// The key of an instance for sparse prefill.
 constexpr cuda::InstanceKey turns_key(Dtype dtype, int qk_dim) {
   return {dtype, qk_dim, 512, kTileRows, cuda::Loading::kTokens, 1, 1, true};
 }

@@ -11,14 +11,14 @@ namespace flashlatent::parts::atoms {
 
 inline constexpr int kAtomRows = 8, kAtomBytes = kAtomRows * 64;
 
-/// Of unit `unit` (0 to 3) of a row in its tile.
+/// The offset of unit `unit` (0 to 3) of a row in its tile.
 __device__ __forceinline__ std::uint32_t unit_in_row(int row, int unit) {
   return (unit ^ (row / 2 % 4)) * 16;
 }
 __device__ __forceinline__ std::uint32_t tile_offset(int row, int unit) {
   return row * 64 + unit_in_row(row, unit);
 }
-/// Of a unit of a token's chunk in its block of kChunks chunks.
+/// The offset of a unit of a token's chunk in its block of kChunks chunks.
 template <int kChunks>
 __device__ __forceinline__ std::uint32_t block_offset(int token, int chunk, int unit) {
   return (token / kAtomRows * kChunks + chunk) * kAtomBytes + tile_offset(token % kAtomRows, unit);

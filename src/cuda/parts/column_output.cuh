@@ -94,7 +94,7 @@ class HalvesOfColumns {
         });
   }
 
-  /// Of a warp's pair of columns: columns c and c + 1 of a row are word c % 32 / 8 of packet
+  /// The word of a warp's pair of columns: columns c and c + 1 of a row are word c % 32 / 8 of packet
   /// c / 32 * 4 + c % 8 / 2.
   __device__ __forceinline__ static int word_of(int warp, int pair) {
     return (warp / 2 * 4 + pair % 4) * 4 + warp % 2 * 2 + pair / 4;

@@ -34,8 +34,8 @@ class Fp8_584AtOnce {
 
   __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
 
-  /// Of blocks [begin, begin + blocks) of a tile's item. Nothing is read from memory yet, but where to read
-  /// is worked out.
+  /// A loader of blocks [begin, begin + blocks) of a tile's item. It works out where to read, and reads
+  /// nothing from memory yet.
   __device__ __forceinline__ Fp8_584AtOnce(const DecodeArguments& args, const RowTile& tile, int begin,
                                            int blocks)
       : args_(args), blocks_(blocks), dead_(pinned(reinterpret_cast<const std::uint8_t*>(kZeroRow))) {

@@ -381,7 +381,7 @@ class Fp8UnitLoader {
   Bytes bytes_[2];              // of either half
   std::uint32_t last_ = 0;      // converted
   std::uint64_t rows_[2] = {};  // this lane's rows of the block entered last
-  // Of the block that is being converted:
+  // What belongs to the block that is being converted:
   std::uint32_t shares_[2] = {};  // factors of either row's RoPE
   Ratios right_ratios_ = {};
   bool exact_ = true;  // are all of the warp's ratios powers of two?

@@ -46,7 +46,7 @@ class ListedRows {
   static constexpr int kOwnRows = kTileRows / kCluster;
   static_assert(kOwnRows == kRows * kWarps);
 
-  /// Of each warp, in shared memory.
+  /// What each warp keeps in shared memory.
   struct Kept {
     ListRange now, next;  // of the blocks that are being located, and of those after them
     int end, next_begin, next_end;
@@ -72,7 +72,7 @@ class ListedRows {
   __device__ __forceinline__ int locating_lane() const {
     return kCluster == 1 ? lane() / 4 : first_row() % kOwnRows + lane() / 4;
   }
-  /// Of the four lanes, or warps, that locate a token, which this is.
+  /// The number of this lane, or warp, among the four that locate a token.
   __device__ __forceinline__ int locator() const {
     return kCluster == 1 ? lane() / kRows : first_row() % kOwnRows / kRows;
   }
@@ -115,7 +115,7 @@ class ListedRows {
     return row;
   }
 
-  /// Of a unit: its tiles are [first_tile, last_tile], in the order of loading.
+  /// A unit's tiles are [first_tile, last_tile], in the order of loading.
   static constexpr int kUnits = (Format::kTiles + 1) / 2;
   __host__ __device__ static constexpr int first_tile(int unit) {
     return Format::kTiles % 2 == 0 ? 2 * unit : unit == 0 ? 0 : 2 * unit - 1;

@@ -6,7 +6,7 @@ namespace flashlatent::parts {
 /// Used by parts/ticket.cuh.
 using Ticket = unsigned long long;
 
-/// Of kernels that do the combine step themselves (parts/merge_step.cuh).
+/// The state of kernels that do the combine step themselves (parts/merge_step.cuh).
 inline constexpr int kMergeStateBytes = 256;
 inline constexpr int kMostMergingCtas = 4095;  // the limit of its counts
 

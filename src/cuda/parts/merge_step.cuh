@@ -38,7 +38,7 @@ class MergeStep {
   static constexpr int kAllUnits = kVDim / kUnitColumns<Stored>;
   // Units of columns that a warp merges at once, of a row that all warps share.
   static constexpr int kCtaUnits = 256 / kUnitColumns<Stored>;
-  // Of a row, and of a tile:
+  // Units of a row, and of a tile:
   static constexpr int kColumnUnits = kAllUnits / kCtaUnits;
   static constexpr int kCtaUnitsATile = kRows * kColumnUnits, kRowUnitsATile = kRows / kWarps;
   static_assert(kAllUnits % kCtaUnits == 0 && kRows % kWarps == 0);

@@ -5,6 +5,7 @@
 #include "flashlatent/check_inputs.h"
 #include "flashlatent/combine.h"
 #include "flashlatent/decode.h"
+#include "flashlatent/edges.h"
 #include "flashlatent/exchange.h"
 #include "flashlatent/kv_cache.h"
 #include "flashlatent/page_pool.h"

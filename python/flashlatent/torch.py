@@ -14,7 +14,7 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
-from . import _native
+from . import _edges, _native
 from ._errors import InvalidArgumentError
 from ._native import Plan, Problem, Step
 from ._torch_call import call as _call
@@ -22,7 +22,8 @@ from ._torch_call import tensors as _tensors
 
 __all__ = [
     "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages", "decode", "decode_kv",
-    "decode_kv_out", "decode_out", "gather_cache", "gather_kv", "plan", "plan_kv", "sparse_prefill", "sparse_prefill_out",
+    "decode_kv_out", "decode_out", "finish_outputs", "gather_cache", "gather_kv", "plan", "plan_kv", "prepare_queries",
+    "sparse_prefill", "sparse_prefill_out",
 ]
 
 _step = Step(stateless=True)
@@ -213,6 +214,19 @@ def _append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=None):
     _native.append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=kv_scale)
 
 
+def _finish_outputs_fake(out, positions=None, table=None, pairs="gptj", table_layout="halves", scale_columns=128,
+                         groups=1):
+    count, columns = out.shape[:-2].numel(), out.shape[-2] // groups * out.shape[-1]
+    codes = out.new_empty((groups, count, columns), dtype=torch.float8_e4m3fn).transpose(0, 1)
+    dtype = torch.float32 if scale_columns == 128 else torch.int32
+    return codes, out.new_empty((groups, columns // 128, (count + 3) // 4 * 4), dtype=dtype)
+
+
+def _finish_outputs(out, **options):
+    codes, scales = _edges.finish_outputs(out, **{"scale_columns": 128, **options})
+    return codes.view(torch.float8_e4m3fn), scales
+
+
 _ELEMENTS = {656: 576, 584: 512}  # of a token by its bytes, fp8_656 and fp8_584; of e4m3 as many
 
 
@@ -326,6 +340,11 @@ _define("convert_kv(Tensor key_cache, Tensor value_cache, str? layout=None, Scal
         "Tensor? key_scale=None, Tensor? value_scale=None, Tensor? new_key_scale=None, Tensor? new_value_scale=None)"
         " -> (Tensor, Tensor)", _convert_kv, _convert_kv_fake)
 _define("copy_pages(Tensor source, Tensor(a!) to, Tensor pairs) -> ()", _copy_pages, _nothing)
+_ROTATE = "Tensor? positions=None, Tensor? table=None, str pairs='gptj', str table_layout='halves'"
+_define(f"prepare_queries(Tensor q, *, float norm=0., {_ROTATE}) -> Tensor", _native.prepare_queries,
+        lambda q, **options: torch.empty_like(q, memory_format=torch.contiguous_format))
+_define(f"finish_outputs(Tensor out, *, {_ROTATE}, int scale_columns=128, int groups=1) -> (Tensor, Tensor)",
+        _finish_outputs, _finish_outputs_fake)
 
 
 def plan(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None, cache_seqlens: Optional[Tensor] = None,
@@ -434,6 +453,21 @@ def gather_cache(kv_cache: Tensor, block_table: Tensor, cu_seqlens: Tensor, rows
     flashlatent.gather_cache()."""
     return _call(torch.ops.flashlatent.gather_cache, kv_cache, block_table, cu_seqlens, rows, first_token, dtype,
                  kv_scale)
+
+
+def prepare_queries(q: Tensor, *, norm: float = 0.0, positions: Optional[Tensor] = None, table: Optional[Tensor] = None,
+                    pairs: str = "gptj", table_layout: str = "halves") -> Tensor:
+    """Queries normalised and rotated, contiguous; see flashlatent.prepare_queries()."""
+    return _call(torch.ops.flashlatent.prepare_queries, q, norm=norm, positions=positions, table=table, pairs=pairs,
+                 table_layout=table_layout)
+
+
+def finish_outputs(out: Tensor, *, positions: Optional[Tensor] = None, table: Optional[Tensor] = None,
+                   pairs: str = "gptj", table_layout: str = "halves", scale_columns: int = 128,
+                   groups: int = 1) -> Tuple[Tensor, Tensor]:
+    """(codes, scales) of outputs rotated back, codes as float8_e4m3fn; see flashlatent.finish_outputs()."""
+    return _call(torch.ops.flashlatent.finish_outputs, out, positions=positions, table=table, pairs=pairs,
+                 table_layout=table_layout, scale_columns=scale_columns, groups=groups)
 
 
 def append_kv(keys: Tensor, values: Tensor, slot_mapping: Tensor, key_cache: Tensor, value_cache: Tensor,

@@ -10,6 +10,7 @@ NB_MODULE(_native, module) {
   bind_plan(module);
   bind_step(module);
   bind_combine(module);
+  bind_edges(module);
   bind_exchange(module);
   bind_kv_cache(module);
   bind_key_value_cache(module);

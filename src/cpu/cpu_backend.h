@@ -2,6 +2,7 @@
 #pragma once
 
 #include "flashlatent/combine.h"
+#include "flashlatent/edges.h"
 #include "flashlatent/kv_cache.h"
 #include "kernel/decode_kernel.h"
 
@@ -22,6 +23,8 @@ decltype(flashlatent::append_kv) append_kv;
 decltype(flashlatent::gather_kv) gather_kv;
 decltype(flashlatent::convert_kv) convert_kv;
 decltype(flashlatent::combine) combine;
+decltype(flashlatent::prepare_queries) prepare_queries;
+decltype(flashlatent::finish_outputs) finish_outputs;
 
 /// The SIMD target that run-time dispatch picked, such as "AVX3".
 const char* simd_target();

@@ -6,6 +6,7 @@
 
 #include "core/input_check.h"
 #include "flashlatent/combine.h"
+#include "flashlatent/edges.h"
 #include "flashlatent/exchange.h"
 #include "flashlatent/kv_cache.h"
 #include "kernel/decode_kernel.h"
@@ -81,6 +82,8 @@ decltype(flashlatent::append_kv) append_kv;
 decltype(flashlatent::gather_kv) gather_kv;
 decltype(flashlatent::convert_kv) convert_kv;
 decltype(flashlatent::combine) combine;
+decltype(flashlatent::prepare_queries) prepare_queries;
+decltype(flashlatent::finish_outputs) finish_outputs;
 /// combine() for partial results of 16 bits.
 decltype(flashlatent::combine) combine_halves;
 decltype(flashlatent::exchange_combine) exchange_combine;

@@ -1,0 +1,49 @@
+"""The edges of an attention layer: what becomes of its outputs."""
+
+from . import _native
+from ._arrays import empty_like
+from ._errors import InvalidArgumentError
+
+_SCALE_COLUMNS = 128
+_TOKEN_PADDING = 4
+_SCALE_DTYPES = {128: "float32", 32: "int32"}
+
+
+def finish_outputs(out, *, positions=None, table=None, pairs="gptj", table_layout="halves", rotated=None,
+                   scale_columns=None, groups=1, dtype=None, stream=None, threads=0):
+    """Rotates outputs back and casts them to FP8; returns (codes, scales), or with scale_columns=None `rotated`.
+
+    out            bf16 or fp16 (tokens, h_q, v_dim) or (batch, s_q, h_q, v_dim); v_dim a multiple of 8 up to 1,024
+    positions, table, pairs, table_layout  as in prepare_queries(); the rotation goes back. positions=None: none
+    rotated        where rotated outputs go, as out; may be out itself. Made if neither it nor scale_columns is given
+    scale_columns  128: a fp32 scale for 128 columns; 32: a ue8m0 byte for 32, four in an int32. v_dim is then a
+                   multiple of 128
+    groups         h_q / groups heads are one row of the projection behind attention
+    dtype          'bf16': 16-bit integers hold bf16
+
+    codes   uint8 (tokens, groups, h_q / groups * v_dim), e4m3; in memory (groups, tokens, ...), as DeepGEMM's grouped
+            product on Hopper takes it
+    scales  (groups, h_q / groups * v_dim / 128, padded tokens), tokens rounded up to a multiple of 4; 0 behind the last
+    A scale is 2^ceil(log2(max(amax, 1e-10) / 448)), amax being the largest magnitude of its columns.
+    Raises InvalidArgumentError for what does not fit, by name.
+    """
+    options = {"positions": positions, "table": table, "pairs": pairs, "table_layout": table_layout, "dtype": dtype,
+               "stream": stream, "threads": threads}
+    if scale_columns is None:
+        if rotated is None:
+            rotated = empty_like(out, tuple(out.shape))
+        _native.finish_outputs_into(out, rotated=rotated, **options)
+        return rotated
+    if scale_columns not in _SCALE_DTYPES:
+        raise InvalidArgumentError(f"scale_columns is {scale_columns}; 128, 32 and None are accepted")
+    *tokens, heads, v_dim = out.shape
+    if len(tokens) not in (1, 2) or groups < 1 or heads % groups:
+        raise InvalidArgumentError(f"groups is {groups} and out is {tuple(out.shape)}; a divisor of its heads, and "
+                                   "(tokens, heads, v_dim) or (batch, s_q, heads, v_dim), are expected")
+    count = tokens[0] if len(tokens) == 1 else tokens[0] * tokens[1]
+    columns = heads // groups * v_dim
+    padded = -(-count // _TOKEN_PADDING) * _TOKEN_PADDING
+    codes = empty_like(out, (groups, count, columns), "uint8").swapaxes(0, 1)
+    scales = empty_like(out, (groups, columns // _SCALE_COLUMNS, padded), _SCALE_DTYPES[scale_columns])
+    _native.finish_outputs_into(out, rotated=rotated, codes=codes, scales=scales, **options)
+    return codes, scales

@@ -1,0 +1,53 @@
+// Rows of queries or outputs, (tokens, heads, d) or (batch, s_q, heads, d), as the edges of a layer walk
+// them.
+#pragma once
+
+#include "core/rotation.h"
+#include "flashlatent/edges.h"
+
+namespace flashlatent::edges {
+
+struct Rows {
+  const void* data = nullptr;
+  std::int64_t tokens = 0;  // of a request; of all where there is one request
+  std::int64_t requests = 0;
+  std::int64_t heads = 0;
+  int dim = 0;
+  std::int64_t strides[3] = {};  // of a request, a token, a head
+
+  explicit Rows(const ConstTensorView& view) {
+    if (!view.present()) return;
+    const int first = view.rank - 3;
+    data = view.data;
+    requests = first > 0 ? view.shape[0] : 1;
+    tokens = view.shape[first];
+    heads = view.shape[first + 1];
+    dim = static_cast<int>(view.shape[first + 2]);
+    strides[0] = first > 0 ? view.strides[0] : 0;
+    strides[1] = view.strides[first];
+    strides[2] = view.strides[first + 1];
+  }
+
+  std::int64_t count() const { return requests * tokens * heads; }
+};
+
+inline Turn turn_of(const Rotation& rotation, bool back) {
+  Turn turn = {};
+  if (!rotation.present()) return turn;
+  const ConstTensorView &positions = rotation.positions, &table = rotation.table;
+  turn.positions = positions.data;
+  turn.table = table.data;
+  turn.rows = table.shape[0];
+  turn.stride = table.strides[0];
+  turn.position_strides[0] = positions.rank > 1 ? positions.strides[0] : 0;
+  turn.position_strides[1] = positions.strides[positions.rank - 1];
+  turn.columns = static_cast<int>(table.shape[1]);
+  turn.wide_positions = positions.dtype == Dtype::kI64;
+  turn.bf16_table = table.dtype == Dtype::kBF16;
+  turn.halves = rotation.pairs == RotaryPairs::kHalves;
+  turn.interleaved = rotation.layout == RotaryTable::kInterleaved;
+  turn.back = back;
+  return turn;
+}
+
+}  // namespace flashlatent::edges

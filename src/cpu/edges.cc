@@ -1,0 +1,162 @@
+// The edges of a layer on the host: rows one by one, on threads.
+#include <array>
+#include <cmath>
+
+#include "core/edge_rows.h"
+#include "core/element.h"
+#include "core/message.h"
+#include "cpu/cpu_backend.h"
+#include "cpu/parallel.h"
+
+namespace flashlatent::cpu {
+
+namespace {
+
+using edges::Rows;
+using edges::Turn;
+
+using Row = std::array<float, edges::kMostColumns>;
+
+/// Of a row's number: its request, token and head.
+struct Place {
+  std::int64_t request, token, head;
+
+  Place(const Rows& rows, std::int64_t row)
+      : request(row / rows.heads / rows.tokens),
+        token(row / rows.heads % rows.tokens),
+        head(row % rows.heads) {}
+
+  std::int64_t offset(const Rows& rows) const {
+    return request * rows.strides[0] + token * rows.strides[1] + head * rows.strides[2];
+  }
+};
+
+/// The sum of squares in the order of a warp's lanes, each of which has every 32nd word of 8 elements.
+float sum_of_squares(const Row& x, int dim) {
+  constexpr int kLanes = 32, kWord = 8;
+  std::array<float, kLanes> sums{};
+  for (int i = 0; i < dim; ++i) {
+    float& lane = sums[i / kWord % kLanes];
+    lane = edges::sum(lane, edges::product(x[i], x[i]));
+  }
+  for (int apart = kLanes / 2; apart > 0; apart /= 2) {
+    std::array<float, kLanes> next{};
+    for (int lane = 0; lane < kLanes; ++lane) next[lane] = edges::sum(sums[lane], sums[lane ^ apart]);
+    sums = next;
+  }
+  return sums[0];
+}
+
+void rotate_row(Row& x, int dim, const Turn& turn, std::int64_t position) {
+  if (turn.positions == nullptr) return;
+  const int first = dim - turn.columns;
+  Row before = x;
+  for (int column = 0; column < turn.columns; ++column) {
+    x[first + column] = turn.turned(column, before[first + column], before[first + turn.partner_of(column)],
+                                    turn.angle(position, turn.pair_of(column)));
+  }
+}
+
+Status expect_positions(const Rows& rows, const Turn& turn) {
+  if (turn.positions == nullptr) return {};
+  for (std::int64_t request = 0; request < rows.requests; ++request) {
+    for (std::int64_t token = 0; token < rows.tokens; ++token) {
+      const std::int64_t position = turn.position(request, token);
+      if (turn.holds(position)) continue;
+      return invalid_argument("positions has ", position, " for token ", request * rows.tokens + token,
+                              "; table has ", turn.rows, " positions");
+    }
+  }
+  return {};
+}
+
+/// Of finite values.
+float largest_magnitude(const float* x, int count) {
+  float largest = 0;
+  for (int i = 0; i < count; ++i) {
+    if (std::isfinite(x[i])) largest = std::max(largest, std::fabs(x[i]));
+  }
+  return largest;
+}
+
+/// One row's share of an FP8 output. `token` counts those of all requests.
+void cast_row(const Row& x, const Rows& rows, std::int64_t token, std::int64_t head, const Fp8Output& fp8) {
+  const std::int64_t groups = fp8.codes.shape[1], heads = rows.heads / groups, padded = fp8.scales.shape[2];
+  const std::int64_t group = head / heads, first = head % heads * rows.dim;
+  auto* codes = static_cast<std::uint8_t*>(fp8.codes.data) + token * fp8.codes.strides[0] +
+                group * fp8.codes.strides[1] + first;
+  const bool fine = fp8.scales.dtype == Dtype::kI32;
+  const int columns = fine ? edges::kFineColumns : edges::kScaleColumns;
+  for (int begin = 0; begin < rows.dim; begin += columns) {
+    const int exponent = edges::output_exponent(largest_magnitude(&x[begin], columns));
+    for (int i = begin; i < begin + columns; ++i) {
+      codes[i] = e4m3::encode(edges::product(x[i], e4m3::power_of_two(-exponent)));
+    }
+    const std::int64_t at =
+        (group * fp8.scales.shape[1] + (first + begin) / edges::kScaleColumns) * padded + token;
+    if (fine) {
+      static_cast<std::uint8_t*>(fp8.scales.data)[4 * at + begin / columns % 4] =
+          static_cast<std::uint8_t>(exponent + 127);
+    } else {
+      static_cast<float*>(fp8.scales.data)[at] = e4m3::power_of_two(exponent);
+    }
+  }
+}
+
+void clear_padding(const Fp8Output& fp8) {
+  const std::int64_t tokens = fp8.codes.shape[0], padded = fp8.scales.shape[2];
+  for (std::int64_t line = 0; line < fp8.scales.shape[0] * fp8.scales.shape[1]; ++line) {
+    for (std::int64_t token = tokens; token < padded; ++token) {
+      static_cast<std::uint32_t*>(fp8.scales.data)[line * padded + token] = 0;
+    }
+  }
+}
+
+int threads_of(const Executor& executor) {
+  return executor.threads > 0 ? executor.threads : hardware_threads();
+}
+
+}  // namespace
+
+Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rotate, const TensorView& out,
+                       const Executor& executor) {
+  const Rows from(q), to{ConstTensorView(out)};
+  const Turn turn = edges::turn_of(rotate, /*back=*/false);
+  FLASHLATENT_RETURN_IF_ERROR(expect_positions(from, turn));
+  parallel_for(from.count(), threads_of(executor), [&](std::int64_t row) {
+    const Place place(from, row);
+    Row x;
+    const auto* read = static_cast<const std::uint16_t*>(from.data) + place.offset(from);
+    for (int i = 0; i < from.dim; ++i) x[i] = to_float(read[i], q.dtype);
+    if (norm > 0) {
+      const float factor = edges::norm_factor(sum_of_squares(x, from.dim), from.dim, norm);
+      for (int i = 0; i < from.dim; ++i) x[i] = edges::product(x[i], factor);
+    }
+    if (turn.positions != nullptr) rotate_row(x, from.dim, turn, turn.position(place.request, place.token));
+    auto* write = static_cast<std::uint16_t*>(out.data) + place.offset(to);
+    for (int i = 0; i < from.dim; ++i) write[i] = from_float(x[i], q.dtype);
+  });
+  return {};
+}
+
+Status finish_outputs(const ConstTensorView& out, const Rotation& rotate, const TensorView& rotated,
+                      const Fp8Output& fp8, const Executor& executor) {
+  const Rows from(out), to{ConstTensorView(rotated)};
+  const Turn turn = edges::turn_of(rotate, /*back=*/true);
+  FLASHLATENT_RETURN_IF_ERROR(expect_positions(from, turn));
+  parallel_for(from.count(), threads_of(executor), [&](std::int64_t row) {
+    const Place place(from, row);
+    Row x;
+    const auto* read = static_cast<const std::uint16_t*>(from.data) + place.offset(from);
+    for (int i = 0; i < from.dim; ++i) x[i] = to_float(read[i], out.dtype);
+    if (turn.positions != nullptr) rotate_row(x, from.dim, turn, turn.position(place.request, place.token));
+    if (fp8.present()) cast_row(x, from, place.request * from.tokens + place.token, place.head, fp8);
+    if (!rotated.present()) return;
+    auto* write = static_cast<std::uint16_t*>(rotated.data) + place.offset(to);
+    for (int i = 0; i < from.dim; ++i) write[i] = from_float(x[i], out.dtype);
+  });
+  if (fp8.present()) clear_padding(fp8);
+  return {};
+}
+
+}  // namespace flashlatent::cpu

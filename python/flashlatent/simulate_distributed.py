@@ -1,6 +1,6 @@
 """python -m flashlatent.simulate_distributed FILE...: what more GPUs would give, by the parts that were measured.
 
-FILE is what `python -m flashlatent.bench_distributed --json` wrote. Of each shape
+FILE is what `python -m flashlatent.bench_distributed --json` wrote. For each shape
   decode    is read off the measured local times of its batch and heads over the tokens that a rank holds: by a
             line between the two nearest;
   gathering and exchange  are latency + bytes / bandwidth, fitted to all measured shapes and numbers of GPUs, with

@@ -1,5 +1,5 @@
-// The fp8_584 page (DeepSeek V4), for host and device: where its bytes are, and what its numbers mean. Of a
-// page of B tokens
+// The fp8_584 page (DeepSeek V4), for host and device: where its bytes are, and what its numbers mean. A
+// page of B tokens has
 //
 //   bytes 576 t to 576 t + 447          448 x e4m3: the NoPE part of token t, in 7 groups of 64
 //   bytes 576 t + 448 to 576 t + 575     64 x bf16: its RoPE part

@@ -69,8 +69,7 @@ class Working {
 };
 
 /// The expected error of a sum in fp32: the RMS of what each addition rounds off, 0.4 * 2^-24 of the sum so
-/// far. Of the order at hand or of a random one, whichever has the larger sums on the way: kernels add in
-/// orders of their own.
+/// far. It is the larger one of the order at hand and of a random order: kernels add in orders of their own.
 class Fp32Sums {
  public:
   /// One more number, and the sum that includes it.

@@ -58,7 +58,7 @@ class Workspace {
   float* partials_;
 };
 
-/// What a row's values must be multiplied with, and its lse. Of an empty row: 0 and -inf.
+/// What a row's values must be multiplied with, and its lse. For an empty row: 0 and -inf.
 struct RowScale {
   float factor, lse;
 };

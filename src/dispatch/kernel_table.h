@@ -7,8 +7,8 @@
 
 namespace flashlatent {
 
-/// All kernels, also those without a launch in this build. Of kernels with equal estimates the first is
-/// picked. The last row is the oracle.
+/// All kernels, also those without a launch in this build. The first of kernels with
+/// equal estimates is picked. The last row is the oracle.
 std::span<const DecodeKernel> decode_kernels();
 
 }  // namespace flashlatent

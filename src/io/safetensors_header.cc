@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 constexpr EnumName<Dtype> kDtypes[] = {{Dtype::kBF16, "BF16"}, {Dtype::kF16, "F16"}, {Dtype::kF32, "F32"},
                                        {Dtype::kI32, "I32"},   {Dtype::kU8, "U8"},   {Dtype::kI64, "I64"}};
 
-/// The format's names, and bits an element. Of a name that is not here the data's size cannot be checked.
+/// The format's names, and bits an element. The data's size cannot be checked for a name that is not here.
 constexpr std::pair<std::string_view, int> kBits[] = {
     {"BOOL", 8}, {"U8", 8},   {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F4", 4},
     {"I16", 16}, {"U16", 16}, {"F16", 16}, {"BF16", 16},   {"I32", 32},    {"U32", 32},    {"F32", 32},

@@ -151,7 +151,7 @@ __device__ __forceinline__ Job job_of(const Arguments& args, int index) {
 }
 
 /// The jobs of a CTA, for one warp. A CTA that is ready takes the next job, whose number it has asked for one
-/// job ahead. Of shared prefixes it takes every header->workers-th unit.
+/// job ahead. It takes every header->workers-th unit of shared prefixes.
 template <class Config>
 class Jobs {
  public:

@@ -8,10 +8,10 @@
 // A lane has columns 8 c + 2 t + {0, 1} of rows g and g + 8 (ptx/mma.cuh). Rows of S^T are tokens, rows of
 // O^T are elements of V.
 //
-// e4m3 is loaded by four bytes a lane, which decides the order of elements. Of 16 elements of K a lane has 4
-// t + {0, 1, 2, 3}, not 2 t + {0, 1, 8, 9}, and takes Q's in the same order. Of V in rows, rows g and g + 8
-// of O^T are elements 2 g and 2 g + 1. Of packed V a lane has tokens 4 t + {0, 1, 2, 3}, and K's rows are
-// taken in the order that makes P's the same.
+// e4m3 is loaded by four bytes a lane, which decides the order of elements. A lane has elements
+// 4 t + {0, 1, 2, 3} of 16 of K, not 2 t + {0, 1, 8, 9}, and takes Q's in the same order. With V in rows,
+// rows g and g + 8 of O^T are elements 2 g and 2 g + 1. With packed V a lane has tokens 4 t + {0, 1, 2, 3},
+// and K's rows are taken in the order that makes P's the same.
 #pragma once
 
 #include "cuda/gqa_16/arguments.h"

@@ -124,8 +124,8 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     const typename RingPosition<Config>::TileDescriptors tiles(ring_, ptx::descriptor_k_major);
     constexpr int kMore = Config::kScoreSums - 1;
     float more[kMore][kRows / 2];
-    // What was there before has been read, so all tiles of that block have landed. Of one that is still on
-    // its way the phase before has the parity that is waited for below.
+    // What was there before has been read, so all tiles of that block have landed. While a tile is
+    // still on its way, the phase before has the parity that is waited for below.
     if constexpr (Config::kSharesPlaces) ring_.wait_empty(0);
 #pragma unroll
     for (int i = 0; i < Config::kQkChunks; ++i) {

@@ -8,8 +8,8 @@
 
 namespace flashlatent::mla_16_transposed {
 
-/// Query rows a tile; 8 from a plain cache, as tensor parallelism leaves of 64 or 128 heads. Of more mla_16
-/// is as fast or faster there (docs/log/mla_16.md, "mla_16 and mla_16_transposed").
+/// Query rows a tile; 8 from a plain cache, as tensor parallelism leaves of 64 or 128 heads. With
+/// more rows mla_16 is as fast or faster there (docs/log/mla_16.md, "mla_16 and mla_16_transposed").
 inline constexpr int kTileRows = 16, kLowTileRows = 8;
 
 inline constexpr auto kLowKeys = cuda::plain_keys(576, 512, kLowTileRows);

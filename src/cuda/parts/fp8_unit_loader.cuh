@@ -6,9 +6,9 @@
 // one half is converted, the loads of the other half, or of the next block's first half, are under way. The
 // block after is prefetched to L2 meanwhile.
 //
-//   a load    16 bytes a lane, of a group of 128 elements of four tokens. Of eight lanes that store at a
-//             time four have an even token and four the odd one after it, whose 16-byte units lie in the
-//             other banks.
+//   a load    16 bytes a lane, of a group of 128 elements of four tokens. Eight lanes store at a time:
+//             four have an even token, four the odd one after it, whose 16-byte units lie in the other
+//             banks.
 //   RoPE      by cp.async, then divided by the unit: a score is one sum in the token's unit.
 //
 // A pair of values takes two instructions; in bf16 it would take six. Everything else that a loading warp

@@ -132,7 +132,7 @@ def parts_of(context, bench, shape, tables):
     calls["gather_ms"] = [lambda: context.gather_queries(q)] * PART_CALLS
     calls["local_ms"] = [lambda i=i: context._attend(context._step.decode, gathered, i, V_DIM, 1, False, options)
                          for i in inputs]
-    calls["exchange_ms"] = [lambda: context._finish(message, sent, q, None, False, False, None)] * PART_CALLS
+    calls["exchange_ms"] = [lambda: context._exchanging(message, sent, q, None, False, False, None)()] * PART_CALLS
     if context._peers is None:
         arrived = sent.unflatten(0, (context.world, -1))  # as many messages as arrive, as long
         calls["merge_ms"] = [lambda: _exchange.merge(message, arrived, q, None, None)] * PART_CALLS

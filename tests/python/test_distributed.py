@@ -12,9 +12,10 @@ torch = pytest.importorskip("torch")
 CASES = pathlib.Path(__file__).with_name("distributed_cases.py")
 
 
-def test_ranks_that_disagree():
-    done = subprocess.run([sys.executable, str(CASES.with_name("distributed_refusals.py"))], capture_output=True, text=True,
-                          timeout=300)
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_that_disagree(world):
+    done = subprocess.run([sys.executable, str(CASES.with_name("distributed_refusals.py")), str(world)], capture_output=True,
+                          text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
 
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .. import torch as operators
-from .._errors import FlashLatentError, InvalidArgumentError
+from .._errors import InvalidArgumentError
 from .._native import Step
 from . import _checks, _exchange
 from ._message import Message
@@ -36,33 +36,54 @@ class ContextParallel:
               'one_sided': GPUs write queries and results to each other's memory, see docs/distributed.md
     max_rows  of 'one_sided': the most query rows of a rank's own heads, batch * s_q * heads
     v_dim     of 'one_sided': elements of an output
+    check_inputs  True: ranks compare these arguments now, and those of every call that does not say check_inputs=False
 
-    Every rank makes the same calls in the same order. Calls come from one thread and one stream. A rank whose arguments
-    are refused leaves the others waiting, and ranks whose calls differ get wrong results or an error of the exchange;
-    check_inputs=True of decode() and decode_kv() makes all ranks refuse such calls.
+    Every rank makes the same calls in the same order, with the same check_inputs. Calls come from one thread and one
+    stream. A rank whose arguments are refused leaves the others waiting, and ranks whose calls differ get wrong results or
+    an error of the exchange. With check_inputs=True all ranks refuse such calls, and each says which rank was refused and
+    why.
     """
 
     def __init__(self, group=None, *, run: int = 1, exchange: str = "auto", max_rows: Optional[int] = None,
-                 v_dim: int = 512):
-        if exchange not in EXCHANGES:
-            raise InvalidArgumentError(f"exchange is '{exchange}'; {', '.join(EXCHANGES)} are accepted")
-        run = _checks.whole_number("run", run, 1, 2**20)
+                 v_dim: int = 512, check_inputs: bool = False):
         self._group = dist.group.WORLD if group is None else group
         if dist.get_rank(self._group) < 0:
             raise InvalidArgumentError("group has not this process as a member; a group that has is expected")
-        self._exchange = exchange
-        self._step = Step(stateless=True)
-        self.tokens = Interleaving(dist.get_rank(self._group), dist.get_world_size(self._group), run)
-        self._peers = None
-        self._overlapped = False  # an exchange is on the other stream, and nothing here waits for it yet
-        if exchange == "one_sided" and self.tokens.world > 1:
+        rank, world = dist.get_rank(self._group), dist.get_world_size(self._group)
+        # Gloo takes tensors of the CPU, for which no GPU waits.
+        self._small_on_cpu = "cpu:" in str(dist.get_backend_config(self._group))
+        self._check_inputs = check_inputs is not False
+        one_sided = exchange == "one_sided" and world > 1
+
+        def prepare():
+            _checks.flag("check_inputs", check_inputs)
+            if exchange not in EXCHANGES:
+                raise InvalidArgumentError(f"exchange is {exchange!r}; {', '.join(EXCHANGES)} are accepted")
+            tokens = Interleaving(rank, world, _checks.whole_number("run", run, 1, 2**20))
+            if not one_sided:
+                return tokens, None
             if max_rows is None:
                 raise InvalidArgumentError("exchange is 'one_sided' and max_rows is missing; the most query rows of a "
                                            "rank's heads are expected")
-            max_rows, v_dim = (_checks.whole_number(name, value, 1, most) for name, value, most in
-                               (("max_rows", max_rows, 2**30), ("v_dim", v_dim, 4096)))
+            extents = (_checks.whole_number(name, value, 1, most) for name, value, most in
+                       (("max_rows", max_rows, 2**30), ("v_dim", v_dim, 4096)))
             device = torch.device("cuda", torch.cuda.current_device())
-            self._peers = _exchange.PeerMemory(self._group, device, max_rows, v_dim)
+            return tokens, _exchange.PeerMemory(self._group, device, *extents)
+
+        # Ranks of one-sided exchange meet in any case.
+        agrees = self._check_inputs or one_sided
+        agreement = self._agreement(None) if world > 1 and agrees else None
+        if agreement is None:
+            self.tokens, self._peers = prepare()
+        else:
+            numbers = {"run": run, "max_rows": max_rows, "v_dim": v_dim, "check_inputs": check_inputs}
+            self.tokens, self._peers = agreement.after(
+                prepare, _checks.fields_of("ContextParallel", exchange, EXCHANGES, numbers))
+        if self._peers is not None:
+            self._peers.meet()
+        self._exchange = exchange
+        self._step = Step(stateless=True)
+        self._overlapped = False  # an exchange is on the other stream, and nothing here waits for it yet
 
     @property
     def rank(self) -> int:
@@ -75,30 +96,68 @@ class ContextParallel:
     def gather_queries(self, q: Tensor) -> Tensor:
         """The queries of all ranks' heads, rank by rank: q (batch, s_q, h, d), or ragged (total, h, d), with h *
         world heads. A q that lies head by head, as a batched product over heads writes it, is not copied."""
+        return self._gathering(q)()
+
+    def _gathering(self, q):
+        """The exchange of gather_queries(), when what can fail on one rank is done."""
         if self.world == 1:
-            return q
+            return lambda: q
         if self._peers is not None and self._peers.has_room_for(q):
-            self._follow_overlapped(q.device)
-            return self._peers.gather(q)
+            gather = self._peers.gathering(q)
+
+            def by_peers():
+                self._follow_overlapped(q.device)
+                return gather()
+
+            return by_peers
         sent = q.movedim(-2, 0).contiguous()
         received = sent.new_empty((self.world * sent.shape[0], *sent.shape[1:]))
-        dist.all_gather_into_tensor(_bytes(received), _bytes(sent), group=self._group)
-        gathered = received.movedim(0, -2)
-        # Kernels want the rows of a tile one after another.
-        one_token = q.dim() == 4 and q.shape[1] == 1
-        return gathered if one_token else gathered.contiguous()
+        sent_bytes, received_bytes = _bytes(sent), _bytes(received)
+
+        def by_all_gather():
+            dist.all_gather_into_tensor(received_bytes, sent_bytes, group=self._group)
+            gathered = received.movedim(0, -2)
+            # Kernels want the rows of a tile one after another.
+            one_token = q.dim() == 4 and q.shape[1] == 1
+            return gathered if one_token else gathered.contiguous()
+
+        return by_all_gather
 
     def plan(self, q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
-             cache_seqlens: Optional[Tensor] = None, *, all_heads: bool = False, **options) -> Tensor:
-        """The plan of a step for decode() with these shapes and options, as flashlatent.torch.plan()."""
-        return operators.plan(self._of_all_heads(q, all_heads), kv_cache, block_table, cache_seqlens,
-                              **self._with_shard(options))
+             cache_seqlens: Optional[Tensor] = None, *, all_heads: bool = False, check_inputs: Optional[bool] = None,
+             **options) -> Tensor:
+        """The plan of a step for decode() with these shapes and options, as flashlatent.torch.plan(). Ranks exchange
+        nothing, but for check_inputs (as in decode()): then what one rank is refused, all of them raise."""
+        numbers = {"v_dim": options.get("v_dim", 512), "all_heads": all_heads}
+        return self._planned("plan", q, check_inputs, numbers, options,
+                             lambda: operators.plan(self._of_all_heads(q, all_heads), kv_cache, block_table, cache_seqlens,
+                                                    **self._with_shard(options)))
 
     def plan_kv(self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor,
-                *, all_heads: bool = False, **options) -> Tensor:
+                *, all_heads: bool = False, check_inputs: Optional[bool] = None, **options) -> Tensor:
         """The same for decode_kv()."""
-        return operators.plan_kv(self._of_all_heads(q, all_heads), key_cache, value_cache, block_table, cache_seqlens,
-                                 **self._with_shard(options))
+        kv_heads, v_dim = _checks.dims_of_key_values(key_cache, value_cache)
+        numbers = {"v_dim": v_dim, "KV heads": kv_heads, "all_heads": all_heads}
+        return self._planned("plan_kv", q, check_inputs, numbers, options,
+                             lambda: operators.plan_kv(self._of_all_heads(q, all_heads), key_cache, value_cache, block_table,
+                                                       cache_seqlens, **self._with_shard(options)))
+
+    def _planned(self, name, q, check_inputs, numbers, options, make):
+        agreement = self._agreement_of_call(q, check_inputs)
+        if agreement is None:
+            if check_inputs is not None:
+                _checks.flag("check_inputs", check_inputs)
+            return make()
+
+        def local():
+            if fields["check_inputs"] is not False:
+                _checks.no_capture()
+            for flag in ("all_heads", "check_inputs"):
+                _checks.flag(flag, fields[flag])
+            return make()
+
+        fields = {"run": self.tokens.run, **numbers, "check_inputs": self._check_inputs if check_inputs is None else check_inputs}
+        return agreement.after(local, _checks.fields_of(name, self._exchange, EXCHANGES, fields, q, options))
 
     def decode(self, q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
                cache_seqlens: Optional[Tensor] = None, *, softmax_scale: float, v_dim: int = 512,
@@ -114,61 +173,76 @@ class ContextParallel:
         all_heads      q has all heads on every rank, and so have out and lse: no gathering before, an all-gather after
         q_scale        of e4m3 queries: one, or one of each rank's heads
         check_inputs   True: ranks compare their calls and lengths first and tell each other what is refused, by some
-                       small exchanges that the caller waits for; besides, as in flashlatent.decode()
+                       small exchanges that the caller waits for; besides, as in flashlatent.decode(). None: what
+                       ContextParallel was made with
         options        of flashlatent.decode(), but shard, out, lse and empty_lse
         """
         inputs = (kv_cache, block_table, cache_seqlens)
         call = functools.partial(self._step.decode, softmax_scale=softmax_scale, v_dim=v_dim)
-        return self._decode(call, q, inputs, v_dim, 1, attn_sink, all_heads, overlap, options)
+        return self._decode("decode", call, q, inputs, v_dim, 1, attn_sink, all_heads, overlap, options)
 
     def decode_kv(self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor,
                   *, softmax_scale: float, attn_sink: Optional[Tensor] = None, all_heads: bool = False,
                   overlap: bool = False, **options):
         """The same of keys and values, as flashlatent.decode_kv(). Each rank has all of the KV heads that its query
         heads go with; with several, queries and partial results are copied into the order of KV heads."""
-        _checks.cache_of_key_values(key_cache, value_cache)
-        _, kv_heads, _, v_dim = operators._kv_shape(key_cache, value_cache)
+        kv_heads, v_dim = _checks.dims_of_key_values(key_cache, value_cache)
         inputs = (key_cache, value_cache, block_table, cache_seqlens)
         call = functools.partial(self._step.decode_kv, softmax_scale=softmax_scale)
-        return self._decode(call, q, inputs, v_dim, kv_heads, attn_sink, all_heads, overlap, options)
+        return self._decode("decode_kv", call, q, inputs, v_dim, kv_heads, attn_sink, all_heads, overlap, options)
 
-    def _decode(self, call, q, inputs, v_dim, kv_heads, attn_sink, all_heads, overlap, options):
-        flags = {"all_heads": all_heads, "overlap": overlap}
-        agreed = self._agreement(q, options) if options.get("check_inputs") is True and self.world > 1 else None
-        fault = None
-        try:
+    def _decode(self, name, call, q, inputs, v_dim, kv_heads, attn_sink, all_heads, overlap, options):
+        agreement = self._agreement_of_call(q, options.get("check_inputs"))
+        flags = {"all_heads": all_heads, "overlap": overlap,
+                 "check_inputs": self._check_inputs if options.get("check_inputs") is None else options["check_inputs"]}
+        options = {**options, "check_inputs": flags["check_inputs"]}
+
+        def prepare():
+            if flags["check_inputs"] is not False and self.world > 1:
+                _checks.no_capture()
+            if name == "decode_kv":
+                _checks.cache_of_key_values(*inputs[:2])
             _checks.call(q, v_dim, kv_heads, flags, options)
-        except FlashLatentError as error:
-            if agreed is None:
-                raise
-            fault = error
-        if agreed is not None:
-            agreed(_checks.fields_of(self.tokens.run, self._exchange, EXCHANGES, q, v_dim, call.keywords["softmax_scale"],
-                                     flags, options), fault)
-            if options.get("indices") is None:
-                batch = q.shape[0] if options.get("cu_seqlens_q") is None else options["cu_seqlens_q"].shape[0] - 1
-                _checks.compare_lengths(self._group, q.device, inputs[-1], batch)
+            if agreement is not None:
+                _checks.integers_and_sink(q, inputs[-1], attn_sink, options)
+            return None if all_heads else self._gathering(q)
+
+        def attend():
+            gathered = q if all_heads else gather()
+            message, sent = self._attend(call, gathered, inputs, v_dim, kv_heads, all_heads, options)
+            return self._exchanging(message, sent, q, attn_sink, all_heads, overlap, options.get("cu_seqlens_q"))
+
         if self.world == 1:
+            prepare()
             result = call(q, *inputs, attn_sink=attn_sink, **options)
             return Pending(lambda: result) if overlap else result
-        gathered = q if all_heads else self.gather_queries(q)
-        try:
-            message, sent = self._attend(call, gathered, inputs, v_dim, kv_heads, all_heads, options)
-        except Exception as error:
-            if agreed is None:
-                raise
-            fault = error
-        if agreed is not None:
-            agreed([], fault)
-        return self._finish(message, sent, q, attn_sink, all_heads, overlap, options.get("cu_seqlens_q"))
+        if agreement is None:
+            gather = prepare()
+            return attend()()
+        numbers = {"run": self.tokens.run, "v_dim": v_dim, "KV heads": kv_heads, **flags,
+                   "softmax_scale": call.keywords["softmax_scale"]}
+        gather = agreement.after(prepare, _checks.fields_of(name, self._exchange, EXCHANGES, numbers, q, options))
+        agreement.compare_integers(q, inputs[-1], options)
+        return agreement.after(attend)()
 
-    def _agreement(self, q, options):
-        """compare() of this group's ranks, on the queries' device."""
-        device = q.device if isinstance(q, Tensor) else torch.device("cpu")
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            raise InvalidArgumentError("check_inputs is True, and the stream is captured into a CUDA graph, where no call can "
-                                       "wait; False is accepted there")
-        return functools.partial(_checks.compare, self._group, device)
+    def _agreement_of_call(self, q, check_inputs):
+        """The Agreement of a call that is to check; None of others, and of one rank."""
+        check_inputs = self._check_inputs if check_inputs is None else check_inputs
+        if self.world == 1 or check_inputs is False:
+            return None
+        return self._agreement(q)
+
+    def _agreement(self, q):
+        """Of this group's ranks, on a device that the group exchanges for."""
+        if self._small_on_cpu:
+            device = torch.device("cpu")
+        elif isinstance(q, Tensor) and q.is_cuda:
+            device = q.device
+        else:
+            device = torch.device("cuda", torch.cuda.current_device())
+        if device.type == "cuda":
+            _checks.no_capture()  # of the CPU it is told to the other ranks
+        return _checks.Agreement(self._group, device)
 
     def _attend(self, call, q, inputs, v_dim, kv_heads, all_heads, options):
         """This rank's tokens, all heads: a message."""
@@ -190,36 +264,53 @@ class ContextParallel:
             lse.copy_(self._by_rank(own_lse, 1, kv_heads))
         return message, sent
 
-    def _finish(self, message, sent, q, attn_sink, all_heads, overlap, cu_seqlens_q):
+    def _exchanging(self, message, sent, q, attn_sink, all_heads, overlap, cu_seqlens_q):
+        """The exchange that returns the call's result, when what can fail on one rank is done."""
         heads = q.shape[-2]
         if self._peers is not None and not all_heads:
             return self._one_sided(message, sent, attn_sink, heads, overlap)
         if all_heads or _exchange.chosen(self._exchange, sent.numel()) == "all_gather":
             own = slice(None) if all_heads else slice(self.rank * heads, (self.rank + 1) * heads)
-            arrived = _exchange.by_all_gather(sent, self._group, overlap, own)
+            exchange = _exchange.by_all_gather(sent, self._group, overlap, own)
         else:
-            arrived = _exchange.by_all_to_all(sent, self._group, overlap)
-        pending = Pending(lambda: _exchange.merge(message, arrived.wait(), q, attn_sink, cu_seqlens_q))
-        return pending if overlap else pending.wait()
+            exchange = _exchange.by_all_to_all(sent, self._group, overlap)
+
+        def finish():
+            arrived = exchange()
+            pending = Pending(lambda: _exchange.merge(message, arrived.wait(), q, attn_sink, cu_seqlens_q))
+            return pending if overlap else pending.wait()
+
+        return finish
 
     def _one_sided(self, message, sent, attn_sink, heads, overlap):
         if not overlap:
-            self._follow_overlapped(sent.device)
-            return self._peers.merge(message, sent, attn_sink, heads)
+            merge = self._peers.merging(message, sent, attn_sink, heads)
+
+            def at_once():
+                self._follow_overlapped(sent.device)
+                return merge()
+
+            return at_once
         stream, here = self._side_stream(sent.device), torch.cuda.current_stream(sent.device)
         stream.wait_stream(here)
         with torch.cuda.stream(stream):
-            result = self._peers.merge(message, sent, attn_sink, heads)
-        self._overlapped = True
+            merge = self._peers.merging(message, sent, attn_sink, heads)
 
-        def finish(kept=sent):
-            torch.cuda.current_stream(kept.device).wait_stream(stream)
-            self._overlapped = False
-            for tensor in result:
-                tensor.record_stream(torch.cuda.current_stream(kept.device))
-            return result
+        def beside():
+            with torch.cuda.stream(stream):
+                result = merge()
+            self._overlapped = True
 
-        return Pending(finish)
+            def finish(kept=sent):
+                torch.cuda.current_stream(kept.device).wait_stream(stream)
+                self._overlapped = False
+                for tensor in result:
+                    tensor.record_stream(torch.cuda.current_stream(kept.device))
+                return result
+
+            return Pending(finish)
+
+        return beside
 
     def _follow_overlapped(self, device):
         """What is enqueued next follows the exchanges of the other stream: calls of peers' memory are one after another."""

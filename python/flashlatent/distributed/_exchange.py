@@ -1,7 +1,7 @@
 """How messages get from rank to rank: three ways, all of which end in a merge by combine()."""
 
 import math
-from typing import Optional, Tuple
+from typing import Callable, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -38,18 +38,29 @@ class Arrived:
         return self._memory
 
 
-def by_all_to_all(sent: Tensor, group, overlap: bool) -> Arrived:
+# Each way allocates at once, and returns the exchange itself: what can fail on one rank comes before ranks wait.
+
+
+def by_all_to_all(sent: Tensor, group, overlap: bool) -> Callable[[], Arrived]:
     world = dist.get_world_size(group)
     received = torch.empty_like(sent)
-    work = dist.all_to_all_single(received.view(-1), sent.view(-1), group=group, async_op=overlap)
-    return Arrived(received.unflatten(0, (world, -1)), work, sent)
+
+    def exchange():
+        work = dist.all_to_all_single(received.view(-1), sent.view(-1), group=group, async_op=overlap)
+        return Arrived(received.unflatten(0, (world, -1)), work, sent)
+
+    return exchange
 
 
-def by_all_gather(sent: Tensor, group, overlap: bool, heads: slice) -> Arrived:
+def by_all_gather(sent: Tensor, group, overlap: bool, heads: slice) -> Callable[[], Arrived]:
     world = dist.get_world_size(group)
     received = sent.new_empty((world, *sent.shape))
-    work = dist.all_gather_into_tensor(received.view(-1), sent.view(-1), group=group, async_op=overlap)
-    return Arrived(received[:, heads], work, sent)
+
+    def exchange():
+        work = dist.all_gather_into_tensor(received.view(-1), sent.view(-1), group=group, async_op=overlap)
+        return Arrived(received[:, heads], work, sent)
+
+    return exchange
 
 
 def merge(message: Message, received: Tensor, like: Tensor, attn_sink: Optional[Tensor],
@@ -81,17 +92,22 @@ class PeerMemory:
     It is allocated once: for max_rows rows of 512 elements, 3,072 bytes a row for each other rank."""
 
     def __init__(self, group, device: torch.device, max_rows: int, v_dim: int):
+        """This rank's memory; meet() makes it known."""
         from torch.distributed import _symmetric_memory as symmetric
 
-        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        self.rank, self.world, self.device = dist.get_rank(group), dist.get_world_size(group), device
         self.bytes = max(_native.exchange_bytes(max_rows, v_dim, self.world),
                          _native.exchange_gather_bytes(max_rows, v_dim + ROPE_DIM, self.world))
         self._memory = symmetric.empty(self.bytes, dtype=torch.uint8, device=device)
         self._memory.zero_()
-        handle = symmetric.rendezvous(self._memory, group.group_name)
+        self._group, self._rendezvous = group, symmetric.rendezvous
+
+    def meet(self) -> None:
+        """Waits for all ranks' memories."""
+        handle = self._rendezvous(self._memory, self._group.group_name)
         self._handle, self._addresses = handle, list(handle.buffer_ptrs)
-        torch.cuda.synchronize(device)
-        dist.barrier(group)  # all memories are zero
+        torch.cuda.synchronize(self.device)
+        dist.barrier(self._group)  # all memories are zero
 
     def has_room_for(self, q: Tensor) -> bool:
         """Can gather() take it? What all ranks know alike decides, so that none takes another way."""
@@ -100,23 +116,35 @@ class PeerMemory:
         rows, halves = q.shape[:3].numel(), -(-q.shape[3] * q.element_size() // 2)
         return _native.exchange_gather_bytes(rows, halves, self.world) <= self.bytes
 
-    def gather(self, q: Tensor) -> Tensor:
-        """The queries of all ranks' heads, (batch, s_q, world * h, d)."""
+    def gathering(self, q: Tensor) -> Callable[[], Tensor]:
+        """The exchange that returns the queries of all ranks' heads, (batch, s_q, world * h, d)."""
+        self._expect_here("q", q)
         batch, s_q, heads, d = q.shape
         q = q if q.stride(-1) == 1 else q.contiguous()
         gathered = q.new_empty((batch, s_q, self.world * heads, d))
         as_bytes = (lambda x: x.view(torch.uint8)) if q.element_size() == 1 else (lambda x: x)
-        _native.exchange_gather(as_bytes(q), rank=self.rank, memory=self._addresses, bytes=self.bytes,
-                                gathered=as_bytes(gathered))
-        return gathered
 
-    def merge(self, message: Message, sent: Tensor, attn_sink: Optional[Tensor], heads: int) -> Tuple[Tensor, Tensor]:
-        """(out, lse) of this rank's heads."""
+        def exchange():
+            _native.exchange_gather(as_bytes(q), rank=self.rank, memory=self._addresses, bytes=self.bytes,
+                                    gathered=as_bytes(gathered))
+            return gathered
+
+        return exchange
+
+    def merging(self, message: Message, sent: Tensor, attn_sink: Optional[Tensor],
+                heads: int) -> Callable[[], Tuple[Tensor, Tensor]]:
+        """The exchange that returns (out, lse) of this rank's heads."""
+        self._expect_here("q", sent)
         if message.total is not None:
             raise InvalidArgumentError("cu_seqlens_q is given and exchange is 'one_sided', which has no ragged queries; "
                                        "'all_to_all' is accepted")
         partial_out = message.out(sent)
         out = torch.empty((message.batch, message.s_q, heads, message.v_dim), dtype=message.dtype, device=sent.device)
         lse = torch.empty((message.batch, heads, message.s_q), dtype=torch.float32, device=sent.device)
-        return _native.exchange_combine(partial_out, message.lse(sent), rank=self.rank, memory=self._addresses,
-                                        bytes=self.bytes, attn_sink=attn_sink, out=out, lse=lse)
+        return lambda: _native.exchange_combine(partial_out, message.lse(sent), rank=self.rank, memory=self._addresses,
+                                                bytes=self.bytes, attn_sink=attn_sink, out=out, lse=lse)
+
+    def _expect_here(self, name: str, given: Tensor) -> None:
+        if given.device != self.device:
+            raise InvalidArgumentError(f"{name} is on {given.device}, and exchange is 'one_sided' by memory of {self.device}; "
+                                       f"{self.device} is expected")

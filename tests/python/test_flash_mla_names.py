@@ -104,3 +104,70 @@ print("right")""") == "right"
 def test_install_names():
     with pytest.raises(ValueError, match="names has 'flashinfer'"):
         flash_mla.install("flashinfer")
+
+
+def edges_case(tokens=3, heads=8):
+    generator = torch.Generator().manual_seed(2)
+    q = torch.randn(tokens, heads, 512, generator=generator).bfloat16()
+    angles = torch.rand(40, 32, generator=generator) * 6.28
+    table = torch.cat([angles.cos(), angles.sin()], 1)
+    positions = torch.randint(0, 40, (tokens,), dtype=torch.int32, generator=generator)
+    return q, {"enable_q_norm": True, "rms_norm_eps": 1e-6, "token_positions": positions, "is_rope_neox_style": False,
+               "rope_dim": 64, "cos_sin_cache": table, "n_wv_group": 2, "use_tma_aligned_col_major_sf": True,
+               "round_sf": True}, generator
+
+
+def dequantised(codes, scales, columns):
+    tokens, groups, _ = codes.shape
+    if columns == 128:
+        factors = scales.double()
+    else:
+        factors = torch.exp2(scales.contiguous().view(torch.uint8).double() - 127)
+    return (codes.float().double().view(tokens, groups, -1, columns) * factors.reshape(tokens, groups, -1, 1)).flatten(1)
+
+
+@pytest.mark.parametrize("columns", [32, 128])
+def test_fused_edges(columns):
+    q, edges, generator = edges_case()
+    edges |= {"num_per_channels": columns, "use_packed_ue8m0": columns == 32}
+    kv = torch.randn(20, 1, 512, generator=generator).bfloat16()
+    indices = torch.randint(0, 20, (3, 8), dtype=torch.int32, generator=generator)
+    fused = flash_mla.fused_norm_rope_attn_rope_cast
+    codes, scales, max_logits, lse = fused.prefill(**edges, q=q, kv=kv, indices=indices[:, None], sm_scale=0.05)
+    assert codes.dtype == torch.float8_e4m3fn and codes.shape == (3, 2, 4 * 512) and scales.shape == (3, 2, 16)
+
+    rotation = {"positions": edges["token_positions"], "table": edges["cos_sin_cache"]}
+    prepared = flashlatent.torch.prepare_queries(q, norm=1e-6, **rotation)
+    out, expected_logits, expected_lse = flash_mla.flash_mla_sparse_fwd(prepared, kv, indices[:, None], 0.05)
+    turned = flashlatent.finish_outputs(out, **rotation).double().flatten(1)
+    assert torch.equal(max_logits, expected_logits) and torch.equal(lse, expected_lse)
+    error = (dequantised(codes, scales, columns) - turned).abs().max() / turned.abs().max()
+    assert error < 2**-4
+
+    cache = flashlatent.convert_cache(kv.view(1, 20, 1, 512), format="fp8_584")
+    codes, scales, lse = fused.decode(**edges, q=q, k_cache=cache, indices_in_kvcache=indices, sm_scale=0.05,
+                                      extra_k_cache=cache, extra_indices_in_kvcache=indices)
+    again, same_lse = flashlatent.torch.decode(prepared[:, None], cache, indices=torch.cat([indices, indices], 1)[:, None],
+                                               softmax_scale=0.05)
+    assert torch.allclose(lse, same_lse[..., 0], atol=1e-5)
+    turned = flashlatent.finish_outputs(again[:, 0].contiguous(), **rotation).double().flatten(1)
+    assert (dequantised(codes, scales, columns) - turned).abs().max() / turned.abs().max() < 2**-4
+    weight = (q, q)
+    assert fused.permute_q_b_proj(weight, 8, 512) is weight and fused.permute_wv_proj(weight, 4, 512) is weight
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"num_per_channels": 64}, "num_per_channels is 64"),
+    ({"use_packed_ue8m0": False}, "use_packed_ue8m0 is False and num_per_channels is 32"),
+    ({"round_sf": False}, "round_sf is False; True is accepted"),
+    ({"rope_dim": 32}, "rope_dim is 32"),
+    ({"rms_norm_eps": 0.0}, "rms_norm_eps is 0.0"),
+    ({"n_wv_group": 3}, "n_wv_group is 3 and q has 8 heads"),
+])
+def test_fused_edges_refuse(change, message):
+    q, edges, generator = edges_case()
+    edges |= {"num_per_channels": 32, "use_packed_ue8m0": True} | change
+    kv = torch.randn(20, 1, 512, generator=generator).bfloat16()
+    with pytest.raises(ValueError, match=message):
+        flash_mla.fused_norm_rope_attn_rope_cast.prefill(**edges, q=q, kv=kv, sm_scale=0.05,
+                                                         indices=torch.zeros(3, 1, 8, dtype=torch.int32))

@@ -14,10 +14,11 @@ captures the plan too, which follows the lengths at each replay.
     python -m flashlatent.flash_mla PROGRAM [ARGUMENT...]
 
 runs a Python program whose `import flash_mla` gets this package. Engines import from flash_mla.flash_mla_interface,
-which is here, too; install() puts this package where engines import it from. Functions of the package flash_mla that are not built raise UnsupportedError, a
-NotImplementedError, which names them.
+which is here, too; install() puts this package where engines import it from. Functions of the package flash_mla that
+are not built raise UnsupportedError, a NotImplementedError, which names them.
 """
 
+from . import fused_norm_rope_attn_rope_cast
 from ._install import install
 from .flash_mla_interface import (FlashMLASchedMeta, flash_attn_varlen_func, flash_attn_varlen_kvpacked_func,
                                   flash_attn_varlen_qkvpacked_func, flash_mla_sparse_fwd, flash_mla_with_kvcache,
@@ -26,6 +27,7 @@ from .flash_mla_interface import (FlashMLASchedMeta, flash_attn_varlen_func, fla
 
 __all__ = [
     "FlashMLASchedMeta", "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func",
-    "flash_attn_varlen_qkvpacked_func", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "flash_mla_with_kvcache_fp8",
-    "get_mla_decoding_metadata", "get_mla_metadata", "get_mla_metadata_dense_fp8", "install",
+    "flash_attn_varlen_qkvpacked_func", "flash_mla_sparse_fwd", "flash_mla_with_kvcache",
+    "flash_mla_with_kvcache_fp8", "fused_norm_rope_attn_rope_cast", "get_mla_decoding_metadata", "get_mla_metadata",
+    "get_mla_metadata_dense_fp8", "install",
 ]

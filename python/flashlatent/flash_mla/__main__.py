@@ -5,7 +5,7 @@ import runpy
 import sys
 
 from flashlatent import flash_mla
-from flashlatent.flash_mla import flash_mla_interface
+from flashlatent.flash_mla import flash_mla_interface, fused_norm_rope_attn_rope_cast
 
 
 def run(arguments):
@@ -19,6 +19,7 @@ def run(arguments):
         sys.exit(2)
     sys.modules["flash_mla"] = flash_mla
     sys.modules["flash_mla.flash_mla_interface"] = flash_mla_interface
+    sys.modules["flash_mla.fused_norm_rope_attn_rope_cast"] = fused_norm_rope_attn_rope_cast
     sys.argv = arguments
     # Spawned processes have this path, but not these modules.
     sys.path[:1] = [os.path.dirname(os.path.abspath(arguments[0])),

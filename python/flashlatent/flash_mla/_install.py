@@ -5,7 +5,7 @@ import sys
 import types
 
 from .._errors import InvalidArgumentError
-from . import flash_mla_interface
+from . import flash_mla_interface, fused_norm_rope_attn_rope_cast
 
 # SGLang imports the package flash_mla, vLLM the copy that it carries.
 NAMES = ("flash_mla", "vllm.third_party.flashmla")
@@ -66,8 +66,8 @@ def install(names=NAMES):
         flashlatent.flash_mla.install()
         import flash_mla                       # this package
 
-    names  where it goes: "flash_mla" (SGLang, and most programs), "vllm.third_party.flashmla" (vLLM). Each name's
-           flash_mla_interface goes along. A name whose parent package cannot be imported is left out.
+    names  where it goes: "flash_mla" (SGLang, and most programs), "vllm.third_party.flashmla" (vLLM). Its modules
+           flash_mla_interface and fused_norm_rope_attn_rope_cast go along. A name whose parent package cannot be imported is left out.
 
     Call it before the engine is imported: what a module has already taken by `from flash_mla import ...` stays as it
     is. Processes that are spawned later do not inherit it; forked ones do. Two
@@ -86,10 +86,11 @@ def install(names=NAMES):
         if parent and not _importable(parent):
             continue
         package = _copy(name, flash_mla)
-        interface = _copy(f"{name}.flash_mla_interface", flash_mla_interface)
-        package.flash_mla_interface = interface
         done._put(name, package)
-        done._put(interface.__name__, interface)
+        for module in (flash_mla_interface, fused_norm_rope_attn_rope_cast):
+            child = module.__name__.rpartition(".")[2]
+            setattr(package, child, _copy(f"{name}.{child}", module))
+            done._put(f"{name}.{child}", getattr(package, child))
     return done
 
 

@@ -1,0 +1,120 @@
+"""prefill() and decode() of flash_mla.fused_norm_rope_attn_rope_cast, on this library: query norm and rotation, sparse
+attention, inverse rotation of outputs and their cast to FP8 (DeepSeek V4, V4.1).
+
+The edges are launches of their own around the attention, which overlap its beginning and end. Weights stay as they
+are: permute_q_b_proj() and permute_wv_proj() return what they are given, and an engine that permutes weights by itself
+must not do so here.
+"""
+
+import math
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import torch as operators
+from .._errors import InvalidArgumentError
+from . import flash_mla_interface as _interface
+
+__all__ = ["decode", "permute_q_b_proj", "permute_wv_proj", "prefill"]
+
+
+def prefill(enable_q_norm: bool, rms_norm_eps: float, token_positions: Tensor, is_rope_neox_style: bool, rope_dim: int,
+            cos_sin_cache: Tensor, n_wv_group: int, num_per_channels: int, use_tma_aligned_col_major_sf: bool,
+            round_sf: bool, use_packed_ue8m0: bool, q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float,
+            d_v: int = 512, attn_sink: Optional[Tensor] = None, topk_length: Optional[Tensor] = None,
+            use_legacy: bool = False) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sparse prefill with its edges; returns (out_fp8, out_sf, max_logits (s_q, h_q), lse (s_q, h_q)).
+
+    enable_q_norm, rms_norm_eps  an RMS norm over each query head, without a weight
+    token_positions     int32 or int64 (s_q)
+    is_rope_neox_style  False: columns 2 i and 2 i + 1 turn together; True: i and i + rope_dim / 2
+    rope_dim            the last columns of a head, those of cos_sin_cache
+    cos_sin_cache       fp32 or bf16 (positions, rope_dim): all cosines, then all sines
+    n_wv_group          heads are in so many groups
+    num_per_channels    32: four ue8m0 scales in an int32 (use_packed_ue8m0=True); 128: fp32 scales, which DeepGEMM's
+                        grouped product takes on Hopper (use_packed_ue8m0=False)
+    use_tma_aligned_col_major_sf, round_sf  must be True
+    q                   bf16 (s_q, h_q, d)
+    kv, indices, sm_scale, d_v, attn_sink, topk_length, use_legacy  as in flash_mla_sparse_fwd()
+
+    out_fp8  float8_e4m3fn (s_q, n_wv_group, h_q / n_wv_group * d_v), in memory group by group
+    out_sf   int32 or fp32 (s_q, n_wv_group, h_q / n_wv_group * d_v / 128), tokens innermost and padded to 4
+    """
+    _check_cast(num_per_channels, use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0)
+    rotation = _rotation(token_positions, is_rope_neox_style, rope_dim, cos_sin_cache)
+    q = operators.prepare_queries(q, norm=_epsilon(enable_q_norm, rms_norm_eps), **rotation)
+    out, max_logits, lse = _interface.flash_mla_sparse_fwd(q, kv, indices, sm_scale, d_v, attn_sink, topk_length)
+    return *_cast(out, rotation, num_per_channels, n_wv_group), max_logits, lse
+
+
+def decode(enable_q_norm: bool, rms_norm_eps: float, token_positions: Tensor, is_rope_neox_style: bool, rope_dim: int,
+           cos_sin_cache: Tensor, n_wv_group: int, num_per_channels: int, use_tma_aligned_col_major_sf: bool,
+           round_sf: bool, use_packed_ue8m0: bool, q: Tensor, k_cache: Tensor, indices_in_kvcache: Tensor,
+           sm_scale: float, d_v: int = 512, attn_sink: Optional[Tensor] = None, topk_length: Optional[Tensor] = None,
+           extra_k_cache: Optional[Tensor] = None, extra_indices_in_kvcache: Optional[Tensor] = None,
+           extra_topk_length: Optional[Tensor] = None, use_legacy: bool = False) -> Tuple[Tensor, Tensor, Tensor]:
+    """Sparse decode with its edges; returns (out_fp8, out_sf, lse (s_q, h_q)).
+
+    q                   bf16 (s_q, h_q, 512)
+    indices_in_kvcache  int32 (s_q, topk); extra_indices_in_kvcache likewise
+    topk_length, extra_topk_length  int32 (s_q)
+    k_cache, extra_k_cache, sm_scale, attn_sink, use_legacy  as in flash_mla_with_kvcache()
+    The others, and the results, are as in prefill(). Each query token is a request of its own.
+    """
+    _check_cast(num_per_channels, use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0)
+    rotation = _rotation(token_positions, is_rope_neox_style, rope_dim, cos_sin_cache)
+    q = operators.prepare_queries(q, norm=_epsilon(enable_q_norm, rms_norm_eps), **rotation)
+    extra = {}
+    if extra_k_cache is not None:
+        extra = {"extra_kv_cache": extra_k_cache, "extra_indices": _rows(extra_indices_in_kvcache),
+                 "extra_topk_length": extra_topk_length}
+    out, lse = operators.decode(q[:, None], k_cache, indices=_rows(indices_in_kvcache), softmax_scale=sm_scale,
+                                v_dim=d_v, topk_length=topk_length, attn_sink=attn_sink, **extra)
+    lse = lse[..., 0]
+    return *_cast(out[:, 0], rotation, num_per_channels, n_wv_group), torch.where(lse == -math.inf, math.inf, lse)
+
+
+def permute_q_b_proj(weight_and_sf: Tuple[Tensor, Tensor], h_q: int, d_q: int) -> Tuple[Tensor, Tensor]:
+    """Returns `weight_and_sf`: queries are read in their own order of columns."""
+    return weight_and_sf
+
+
+def permute_wv_proj(weight_and_sf: Tuple[Tensor, Tensor], wv_group_size: int, d_o: int) -> Tuple[Tensor, Tensor]:
+    """Returns `weight_and_sf`: outputs are written in their own order of columns."""
+    return weight_and_sf
+
+
+def _rows(indices):
+    return None if indices is None else indices[:, None]
+
+
+def _epsilon(enable_q_norm, rms_norm_eps):
+    if enable_q_norm and not rms_norm_eps > 0:
+        raise InvalidArgumentError(f"rms_norm_eps is {rms_norm_eps}; with enable_q_norm a positive number is expected")
+    return float(rms_norm_eps) if enable_q_norm else 0.0
+
+
+def _rotation(token_positions, is_rope_neox_style, rope_dim, cos_sin_cache):
+    if cos_sin_cache.ndim != 2 or cos_sin_cache.shape[1] != rope_dim:
+        raise InvalidArgumentError(f"cos_sin_cache is {cos_sin_cache.dtype} {tuple(cos_sin_cache.shape)} and rope_dim is "
+                                   f"{rope_dim}; (positions, rope_dim) is expected")
+    return {"positions": token_positions, "table": cos_sin_cache, "pairs": "neox" if is_rope_neox_style else "gptj"}
+
+
+def _check_cast(num_per_channels, use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0):
+    if num_per_channels not in (32, 128):
+        raise InvalidArgumentError(f"num_per_channels is {num_per_channels}; 32 and 128 are accepted")
+    if bool(use_packed_ue8m0) is not (num_per_channels == 32):
+        raise InvalidArgumentError(f"use_packed_ue8m0 is {use_packed_ue8m0} and num_per_channels is {num_per_channels}; "
+                                   "True with 32 and False with 128 are accepted")
+    for name, value in (("use_tma_aligned_col_major_sf", use_tma_aligned_col_major_sf), ("round_sf", round_sf)):
+        if not value:
+            raise InvalidArgumentError(f"{name} is {value}; True is accepted")
+
+
+def _cast(out, rotation, num_per_channels, groups):
+    if groups < 1 or out.shape[1] % groups:
+        raise InvalidArgumentError(f"n_wv_group is {groups} and q has {out.shape[1]} heads; a divisor is expected")
+    codes, scales = operators.finish_outputs(out, scale_columns=num_per_channels, groups=groups, **rotation)
+    return codes, scales[..., :out.shape[0]].permute(2, 0, 1)

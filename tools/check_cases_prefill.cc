@@ -122,7 +122,7 @@ void add_full_prefill_cases(std::vector<CaseSpec>& cases) {
       cases.push_back(with_lengths(with_extra(topk, 1, std::move(half))));
     }
   }
-  // Several items a CTA, of which some have tokens in one cache only, or in none.
+  // Several items a CTA; some have tokens in one cache only, or in none.
   for (auto [format, dim] :
        {std::pair{KvFormat::kPlain, 576}, {KvFormat::kE4m3, 576}, {KvFormat::kE4m3, 512}}) {
     for (int heads : {8, 64, 128}) {

@@ -219,7 +219,7 @@ void add_quick_two_cache_cases(std::vector<CaseSpec>& cases) {
     CaseSpec whole = in_turn(v4(indexed(64, {.name = "v4 whole", .heads = heads})));
     for (int i = 0; i < kManyRequests; ++i) whole.topk_lengths.push_back(i * 7 % 65);
     cases.push_back(whole);
-    // Several items a CTA, of which the first may be empty.
+    // Several items a CTA; the first may be empty.
     whole.name = "v4 rounds";
     whole.query_tokens = 2;
     cases.push_back(std::move(whole));

@@ -132,7 +132,7 @@ std::int32_t length_at(const ConstTensorView& lengths, int request, int token) {
 }
 
 /// Adds tokens [begin, end) of a context, found by a page table; distances count from token `last`. Where
-/// ranks share the context, only the rank's tokens are added, of which the row has room for `reach`.
+/// ranks share the context, only the rank's tokens are added; the row has room for `reach` of them.
 void add_pages(const ConstTensorView& table, const ConstTensorView& cache, std::int64_t page_size,
                const ContextShard& shard, std::int64_t reach, int request, std::int64_t begin,
                std::int64_t end, std::int64_t last, bool extra, std::vector<Seen>& seen) {

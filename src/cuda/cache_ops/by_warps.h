@@ -21,7 +21,7 @@ Status with_type(Dtype dtype, F f) {
   return f(Format{});
 }
 
-/// A type of 16 bits that is moved to the same: both become bf16, of which one kernel suffices.
+/// Where a type of 16 bits is moved to itself, fp16 becomes bf16: one kernel serves both.
 template <class T, class Other>
 using Moved =
     std::conditional_t<std::is_same_v<T, __half> && std::is_same_v<Other, __half>, __nv_bfloat16, T>;

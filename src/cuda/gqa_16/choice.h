@@ -19,7 +19,7 @@ int tiles_a_cta(const DecodeProblem& problem, const schedule::Geometry& geometry
 /// number of splits.
 bool merges_splits(const schedule::Geometry& geometry);
 
-/// Bytes of partial results. Tickets follow them: one a warp for each merge, of which there are fewer than
+/// Bytes of partial results. Tickets follow them: one a warp for each merge; there are fewer merges than
 /// parts.
 std::size_t partial_bytes(const DecodeProblem& problem, const schedule::Geometry& geometry);
 std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& geometry);

@@ -150,7 +150,8 @@ class Attention {
   /// One lane reads `live`: the one that gives tile 0 back, so that its arrival orders the reading.
   __device__ __forceinline__ void take_live() {
     std::uint64_t live = 0;
-    // Comes with tile 0, of which the second warp of a pair has no strip where there is no RoPE.
+    // The live bits come with tile 0. Without RoPE the second warp of a pair has no strip of that tile, so it
+    // has not waited for it.
     if constexpr (Config::kPairedWarps && Config::kRopeChunks == 0) ring_.wait_full(0);
     if (lane_ == 0) live = ring_.live();
     live_ = __shfl_sync(0xffffffff, live, 0);

@@ -45,7 +45,7 @@ class OutputRows {
            thread / 32 * 16 + thread % 4 * 2;
   }
 
-  /// 64 columns, of which `x` points at the thread's four values.
+  /// 64 columns; `x` points at the thread's four values among them.
   __device__ __forceinline__ void write(const float* x, int chunk) const {
     Element* const out = is_live_ ? out_ + chunk * 64 : nullptr;
 #pragma unroll

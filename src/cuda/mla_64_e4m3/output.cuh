@@ -85,7 +85,7 @@ class Output {
            block_offset<Config::kChunks>(thread() % 32, me_ * Config::kPartChunks, thread() / 32);
   }
 
-  /// The next block, of which there are `left` with it. Its P is still the caller's to give back.
+  /// Adds the next block; `left` blocks are left, this one included. The caller gives its P back.
   __device__ __forceinline__ void add_block(const parts::Work& work, int left) {
     const int slot = slot_.index(), place = place_.index();
     ptx::wait(shared_.full[slot], slot_.parity());

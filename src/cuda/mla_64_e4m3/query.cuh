@@ -1,5 +1,5 @@
-// Q of a tile as e4m3, by the scorer: as it is, or from bf16, of which each row is brought to at most 448 by
-// a power of two of its own.
+// Q of a tile as e4m3, by the scorer: as it is, or from bf16. Each row of bf16 is brought to at most 448 by a
+// power of two of its own.
 #pragma once
 
 #include "core/e4m3_latent.h"

@@ -32,7 +32,7 @@ class Scorer {
     }
   }
 
-  /// All blocks of a segment, of which there are some.
+  /// All blocks of a segment, which has at least one.
   __device__ __forceinline__ void attend(const parts::Work& work) {
     int left = work.blocks();
     float s[Config::kScores][32];
@@ -151,7 +151,7 @@ class Scorer {
     }
   }
 
-  /// P of the block at hand, of which `s` are the scores.
+  /// P of the block at hand, from its scores `s`.
   __device__ __forceinline__ void soften(const parts::Work& work, float (&s)[32], int left) {
     const int place = place_.index();
     if (has_rows()) {

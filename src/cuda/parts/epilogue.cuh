@@ -47,7 +47,7 @@ __device__ __forceinline__ void write_max_logit(const MaxLogits& to, const RowTi
   to.data[tile.request * to.token_stride + head * to.head_stride] = isnan(lse) ? lse : max * kLn2;
 }
 
-/// A head's sink; none is as good as -inf.
+/// A head's sink; -inf where there are no sinks.
 __device__ __forceinline__ float sink_of(const OutputArguments& output, int head) {
   return output.sink == nullptr ? -INFINITY : __ldg(output.sink + head);
 }

@@ -1,6 +1,6 @@
 // The combine step by the CTAs that decode, in place of a launch of its own. It suits batches with about as
-// many requests as parts, or more, of which few are split: most calls of 128 requests take 1 to 6 us less. A
-// CTA that has written its results announces that and waits for all others; then the CTAs divide the merges.
+// many requests as parts, or more, if few are split: most calls of 128 requests take 1 to 6 us less. A CTA
+// that has written its results announces that and waits for all others; then the CTAs divide the merges.
 //
 // A waiting CTA must not keep another CTA from beginning. So it waits only if all CTAs have begun; then all
 // that it waits for are running. Otherwise it leaves, and the CTAs that stay do its share. At least the CTA

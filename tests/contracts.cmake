@@ -1,4 +1,6 @@
 flashlatent_test(check_inputs_test LIBS flashlatent_runtime)
+flashlatent_test(checked_calls_test LIBS flashlatent_runtime)
+flashlatent_test(checked_process_test LIBS flashlatent_runtime)
 flashlatent_test(contracts_test LIBS flashlatent_runtime)
 flashlatent_test(contracts_e4m3_test LIBS flashlatent_runtime)
 flashlatent_test(contracts_fp8_sparse_test LIBS flashlatent_runtime)

@@ -37,7 +37,7 @@ class KvCacheE4m3 : public Contracts {
     Bytes codes(count);
     for (int i = 0; i < count; ++i) {
       const double quotient = double{to_float(row[i], dtype)} / scale;
-      // e4m3's nearest number is fp32's, as an odd bit far below decides no tie of the quotient's 24 bits.
+      // Rounded to fp32 first (QuotientsAreRoundedToFp32First).
       codes[i] = e4m3::encode(std::clamp(static_cast<float>(quotient), -3e38F, 3e38F));
       if (!std::isfinite(to_float(row[i], dtype))) codes[i] = e4m3::kNan;
     }
@@ -59,6 +59,31 @@ class KvCacheE4m3 : public Contracts {
 };
 
 INSTANTIATE_TEST_SUITE_P(Backends, KvCacheE4m3, kBackends, backend_name);
+
+// e4m3(fp32(x / scale)). 0.01F is just below 1/100, so that 1 / 0.01F is just above 100, which is in the
+// middle of 96 and 104. In fp32 it is 100, and a tie goes to the even 96; a quotient of more digits would
+// give 104. Of each width that a writer may take: whole words and single elements.
+TEST_P(KvCacheE4m3, QuotientsAreRoundedToFp32First) {
+  static_assert(1.0 / 0.01F > 100 && 1.0F / 0.01F == 100);
+  Tensor scale = scale_of(0.01F);
+  for (Dtype from : {Dtype::kBF16, Dtype::kF16}) {
+    for (auto [d_latent, d_rope] : {std::pair{512, 0}, {445, 67}}) {
+      constexpr int kDim = 512;
+      Tensor latent(executor_, from, {1, d_latent}), rope(executor_, from, {1, std::max(d_rope, 1)});
+      Tensor mapping(executor_, Dtype::kI32, {1}), cache(executor_, Dtype::kU8, {1, 1, 1, kDim});
+      auto sign = [](int i) { return i % 2 == 0 ? 1 : -1; };
+      for (int i = 0; i < d_latent; ++i) latent.row<std::uint16_t>(0)[i] = from_float(sign(i), from);
+      for (int i = 0; i < d_rope; ++i) rope.row<std::uint16_t>(0)[i] = from_float(sign(d_latent + i), from);
+      mapping.set<std::int32_t>({0});
+      const ConstTensorView rope_view = d_rope > 0 ? ConstTensorView(rope.upload()) : ConstTensorView();
+      const Status status = append_latent(latent.upload(), rope_view, mapping.upload(), cache.upload(),
+                                          executor_, scale.upload());
+      ASSERT_TRUE(status.ok()) << status.message();
+      cache.download();
+      for (int i = 0; i < kDim; ++i) ASSERT_EQ(e4m3::decode(cache.row(0)[i]), 96 * sign(i)) << i;
+    }
+  }
+}
 
 TEST_P(KvCacheE4m3, AppendWritesTheNamedSlotsAlone) {
   for (Dtype from : {Dtype::kBF16, Dtype::kF16}) {

@@ -36,9 +36,9 @@ struct Executor {
 /// device, wrong chip).
 Status available(Backend backend);
 
-/// CUDA if it is available, else the CPU. The environment variable FLASHLATENT_BACKEND (cpu or cuda), the
-/// only one that the library reads, overrides this choice, whether that backend is available or not;
-/// kInvalidArgument if it names neither.
+/// CUDA if it is available, else the CPU. The environment variable FLASHLATENT_BACKEND (cpu or cuda)
+/// overrides this choice, whether that backend is available or not; kInvalidArgument if it names
+/// neither.
 Result<Backend> default_backend();
 
 struct DeviceInfo {

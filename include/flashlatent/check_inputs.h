@@ -1,5 +1,7 @@
 // Checks the values of lengths and page numbers. decode() clamps lengths and skips pages that are out of
-// range; these functions report them.
+// range; these functions report them. Plan::with_check_inputs() makes them a part of its decode(), and the
+// environment variable FLASHLATENT_CHECK_INPUTS=1 a part of every decode() and sparse_prefill() of the
+// process.
 #pragma once
 
 #include <cstddef>

@@ -21,17 +21,24 @@ namespace flashlatent {
 /// for the text of an error and the kernel `reference`.
 class Plan {
  public:
-  /// Errors: kInvalidArgument (a field of the problem out of its range), kUnsupported (no kernel takes it),
-  /// kUnavailable.
+  /// Errors: kInvalidArgument (a field of the problem out of its range, FLASHLATENT_CHECK_INPUTS),
+  /// kUnsupported (no kernel takes it), kUnavailable.
   static Result<Plan> make(const DecodeProblem& problem, const Executor& executor);
 
   /// The same Plan on another stream (CUDA: cudaStream_t of the executor's device).
-  Plan with_stream(void* stream) const { return {choice_, stream}; }
+  Plan with_stream(void* stream) const { return {choice_, stream, check_inputs_}; }
+
+  /// The same Plan, whose decode() checks lengths and page numbers (check_inputs.h) and refuses a call with
+  /// kInvalidArgument before anything is written. On CUDA decode() then waits for the stream, and is refused
+  /// while it is captured into a graph. The environment variable FLASHLATENT_CHECK_INPUTS=1 has every call of
+  /// the process checked, those of plain functions too, but those that are captured.
+  Plan with_check_inputs(bool check_inputs = true) const { return {choice_, stream_, check_inputs}; }
 
   const DecodeProblem& problem() const;
   /// The executor that make() got. Calls use its stream unless with_stream() named another one.
   const Executor& executor() const;
   void* stream() const { return stream_; }
+  bool checks_inputs() const { return check_inputs_; }
   /// The name of the picked kernel.
   const char* kernel() const;
 
@@ -58,10 +65,12 @@ class Plan {
  private:
   struct Choice;
 
-  Plan(std::shared_ptr<const Choice> choice, void* stream) : choice_(std::move(choice)), stream_(stream) {}
+  Plan(std::shared_ptr<const Choice> choice, void* stream, bool check_inputs)
+      : choice_(std::move(choice)), stream_(stream), check_inputs_(check_inputs) {}
 
   std::shared_ptr<const Choice> choice_;
   void* stream_;
+  bool check_inputs_;
 };
 
 }  // namespace flashlatent

@@ -61,7 +61,8 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     check_inputs   look at lengths, page numbers in use, topk_length and cu_seqlens_q first (on the CPU also at
                    kv_scale and q_scale, which must be positive and finite), and raise
                    InvalidArgumentError for a value out of range. None: arrays on the CPU are checked, those on a GPU
-                   are not. True on a GPU waits for the stream, and is refused while a CUDA graph is captured
+                   are not. True on a GPU waits for the stream, and is refused while a CUDA graph is captured. The environment
+                   variable FLASHLATENT_CHECK_INPUTS=1 checks every call of the process, but those that are captured
 
     window         by page table: a query token sees the last `window` of the tokens that it would see; 0: all of them
     extra_kv_cache  a second cache in the same softmax, of the same format, with its own pages and page size. Its

@@ -107,7 +107,8 @@ nb::tuple decode(Plan& plan, DecodeArguments&& given) {
   const InputArrays arrays(given, dtype == Dtype::kBF16 ? std::optional(dtype) : std::nullopt);
   const DecodeInputs inputs = arrays.inputs();
   const WorkStream work(given.q, plan.device(), given.stream);
-  check_inputs(given.check_inputs, plan.problem(), inputs, given.q, plan.device(), work.handle());
+  check_inputs(either(given.check_inputs, plan.checks_inputs()), plan.problem(), inputs, given.q,
+               plan.device(), work.handle());
   nb::tuple result = plan.decode(inputs, std::move(given), work.handle());
   work.finish();
   return result;
@@ -129,25 +130,30 @@ not balanced, when lengths change, but not with batch_invariant: schedule() agai
 device   'cpu', 'cuda' or 'cuda:N'
 threads  CPU: 0 means all
 kernel   forces one of info()'s kernels; '': the library picks
+check_inputs  True: every call looks at its lengths and page numbers first, as flashlatent.decode() says; None: on
+           the CPU only; False: calls that ask for it
 Raises UnsupportedError with each kernel's reason if none takes the problem, UnavailableError where the device
 can't be used.)");
   module.def(
       "_Plan",
-      [](const DecodeProblem& problem, const std::string& device, int threads, const std::string& kernel) {
-        return Plan(problem, executor_on(device, threads, kernel));
+      [](const DecodeProblem& problem, const std::string& device, int threads, const std::string& kernel,
+         std::optional<bool> check_inputs) {
+        return Plan(problem, executor_on(device, threads, kernel), check_inputs);
       },
-      "problem"_a, nb::kw_only(), "device"_a = "cpu", "threads"_a = 0, "kernel"_a = "");
+      "problem"_a, nb::kw_only(), "device"_a = "cpu", "threads"_a = 0, "kernel"_a = "",
+      "check_inputs"_a.none() = false);
   define_constructor(plan, "_Plan",
                      nb::sig("def __init__(self, problem: Problem, *, device: str = 'cpu', threads: int = 0, "
-                             "kernel: str = '') -> None"));
+                             "kernel: str = '', check_inputs: bool | None = False) -> None"));
   plan.def_static(
           "like",
-          [](const DecodeProblem& problem, nb::handle array, int threads, const std::string& kernel) {
+          [](const DecodeProblem& problem, nb::handle array, int threads, const std::string& kernel,
+             std::optional<bool> check_inputs) {
             const Array like = Array::read("array", array, Dtype::kBF16);
-            return new Plan(problem, executor_on(like.view().device, threads, kernel));
+            return new Plan(problem, executor_on(like.view().device, threads, kernel), check_inputs);
           },
           "problem"_a, "array"_a, nb::kw_only(), "threads"_a = 0, "kernel"_a = "",
-          "A plan on the device of this array.")
+          "check_inputs"_a.none() = false, "A plan on the device of this array.")
       .def("schedule", &schedule, "lengths"_a.none(), nb::kw_only(), "extra_lengths"_a = nb::none(),
            "cu_seqlens_q"_a = nb::none(), "pages"_a = nb::none(), "like"_a = nb::none(),
            "plan"_a = nb::none(), "stream"_a = nb::none(),
@@ -177,7 +183,7 @@ exception is batch_invariant: with it a plan must be made again.)");
 
 Shapes, dtypes and errors as in flashlatent.decode(); arrays must fit the problem and be on the plan's device.
 `plan` is what schedule() wrote to, if that was not the object's own. out, lse and
-workspace are made if not given. check_inputs is off unless it is given (None: on the CPU only).)");
+workspace are made if not given. check_inputs is off unless it or the Plan's is given (None: on the CPU only).)");
   def_method(plan, "decode_kv", &decode, std::tuple_cat(kKeyValue, std::tuple(required(kCacheSeqlens))),
              std::tuple_cat(std::tuple(kCuSeqlensQ), kKeyValueCall, kCall),
              R"(Runs one layer of separate or packed keys and values; returns (out, lse).

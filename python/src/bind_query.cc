@@ -9,6 +9,7 @@
 #include "flashlatent/backend.h"
 #include "flashlatent/version.h"
 #include "python/src/bindings.h"
+#include "python/src/check.h"
 #include "python/src/errors.h"
 #include "tools/source_tree.h"
 
@@ -100,6 +101,8 @@ A backend has 'available', 'reason' (why it is not), 'devices' and 'kernels' (na
   module.def(
       "default_backend", [] { return std::string(to_string(take(default_backend()))); },
       "'cuda' where it can run, else 'cpu'; the environment variable FLASHLATENT_BACKEND overrides it.");
+  module.def("_checks_every_call", &checks_every_call,
+             "Does the environment variable FLASHLATENT_CHECK_INPUTS have every call checked?");
   module.def(
       "explain",
       [](const DecodeProblem& problem, const std::string& device, int threads, const std::string& kernel,

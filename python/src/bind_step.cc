@@ -67,29 +67,34 @@ kernel     forces one of info()'s kernels (UnsupportedError where it cannot run)
 calls_per_plan  how many calls read a plan: layers of one problem; 0: many. Few are not worth packing requests into
            parts, which a GPU takes long for (docs/python.md)
 stateless  plan and workspace are those of the call, or made for it alone: calls may come from several threads and
-           streams at once. Otherwise one call at a time.)");
+           streams at once. Otherwise one call at a time
+check_inputs  True: every call looks at its lengths and page numbers first, as flashlatent.decode() says; None: on
+           the CPU only; False: calls that ask for it)");
   module.def(
       "_Step",
-      [](int threads, const std::string& kernel, bool stateless, int calls_per_plan) {
+      [](int threads, const std::string& kernel, bool stateless, int calls_per_plan,
+         std::optional<bool> check_inputs) {
         if (calls_per_plan < 0) {
           refuse("calls_per_plan is ", calls_per_plan, "; 0 (many) and positive numbers are accepted");
         }
-        return Step(threads, kernel, stateless, calls_per_plan);
+        return Step(threads, kernel, stateless, calls_per_plan, check_inputs);
       },
-      nb::kw_only(), "threads"_a = 0, "kernel"_a = "", "stateless"_a = false, "calls_per_plan"_a = 0);
+      nb::kw_only(), "threads"_a = 0, "kernel"_a = "", "stateless"_a = false, "calls_per_plan"_a = 0,
+      "check_inputs"_a.none() = false);
   define_constructor(step, "_Step",
                      nb::sig("def __init__(self, *, threads: int = 0, kernel: str = '', "
-                             "stateless: bool = False, calls_per_plan: int = 0) -> None"));
+                             "stateless: bool = False, calls_per_plan: int = 0, "
+                             "check_inputs: bool | None = False) -> None"));
   using namespace arguments;
   def_method(step, "decode", &decode, std::tuple_cat(kLatent, std::tuple(kCacheSeqlens)),
              std::tuple_cat(kProblem, kLatentProblem, kLatentCall, kCall),
              "One layer; returns (out, lse). Arguments and errors are those of flashlatent.decode(); "
-             "check_inputs is off unless it is given (None: on the CPU only).");
+             "check_inputs is off unless it or the Step's is given (None: on the CPU only).");
   def_method(step, "decode_kv", &decode, std::tuple_cat(kKeyValue, std::tuple(required(kCacheSeqlens))),
              std::tuple_cat(kProblem, kKeyValueProblem, kKeyValueCall, kCall),
              "One layer of separate or packed keys and values; returns (out, lse). Arguments and errors are "
-             "those of flashlatent.decode_kv(); check_inputs is off unless it is given (None: on the CPU "
-             "only).");
+             "those of flashlatent.decode_kv(); check_inputs is off unless it or the Step's is given (None: "
+             "on the CPU only).");
   step.def_prop_ro("calls_per_plan", &Step::calls_per_plan);
   step.def("_decode_as_flash_mla", &decode_as_flash_mla, "q"_a, "k_cache"_a, "block_table"_a.none(),
            "cache_seqlens"_a.none(), "head_dim_v"_a, "softmax_scale"_a.none(), "causal"_a,

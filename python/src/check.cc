@@ -1,5 +1,6 @@
 #include "python/src/check.h"
 
+#include "core/environment.h"
 #include "flashlatent/check_inputs.h"
 #include "python/src/bindings.h"
 #include "python/src/cuda_stream.h"
@@ -34,6 +35,10 @@ void check_inputs(std::optional<bool> wanted, const DecodeProblem& problem, cons
   InputOffence offence;
   wait_and_copy(device, stream, memory.data, &offence, sizeof(offence));
   check(to_status(offence));
+}
+
+bool checks_every_call() {
+  return take(environment::checks_inputs());
 }
 
 }  // namespace flashlatent::python

@@ -14,4 +14,14 @@ namespace flashlatent::python {
 void check_inputs(std::optional<bool> wanted, const DecodeProblem& problem, const DecodeInputs& inputs,
                   nb::handle q, Device device, void* stream);
 
+/// What a call wants whose Plan or Step is made with `made_with`: the call can add checks, not take them
+/// away.
+constexpr std::optional<bool> either(std::optional<bool> call, std::optional<bool> made_with) {
+  return call == false ? made_with : call;
+}
+
+/// Does FLASHLATENT_CHECK_INPUTS have every call checked? The library does so in decode itself. Raises for a
+/// value that is not accepted.
+bool checks_every_call();
+
 }  // namespace flashlatent::python

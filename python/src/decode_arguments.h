@@ -37,7 +37,7 @@ struct DecodeArguments {
   std::optional<std::tuple<int, int, int>> shard;  ///< (rank, world, run).
   std::optional<int> tokens;                       ///< Ragged: the most query tokens that a request has.
   std::optional<std::string_view> dtype;           ///< Of 16-bit integers, see Array::read().
-  std::optional<bool> check_inputs = false;        ///< See check.h.
+  std::optional<bool> check_inputs = false;        ///< See check.h. False: what the Plan or Step says.
 
   // Where there is a problem, but no arrays of a call yet.
   bool has_attn_sink = false, has_alibi = false;

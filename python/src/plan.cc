@@ -3,12 +3,15 @@
 #include <cstring>
 
 #include "dispatch/select.h"
+#include "python/src/check.h"
 #include "python/src/errors.h"
 
 namespace flashlatent::python {
 
-Plan::Plan(const DecodeProblem& problem, const Executor& executor)
-    : handle_(take(flashlatent::Plan::make(problem, executor))), device_(device_of(executor)) {}
+Plan::Plan(const DecodeProblem& problem, const Executor& executor, std::optional<bool> check_inputs)
+    : handle_(take(flashlatent::Plan::make(problem, executor))),
+      device_(device_of(executor)),
+      check_inputs_(check_inputs) {}
 
 Status Plan::plan_into(Memory memory, const PlanLengths& lengths, const HostPages* pages,
                        void* stream) const {
@@ -75,7 +78,7 @@ nb::tuple Plan::decode(const DecodeInputs& inputs, DecodeArguments given, void* 
   const InUse::Call with_workspace(own_workspace && &own == &workspace_ ? &workspace_use_ : nullptr);
   const flashlatent::Plan there = handle_.with_stream(stream);
   Status status;
-  if (device_.type == DeviceType::kCpu) {
+  if (device_.type == DeviceType::kCpu || checks_every_call()) {
     const nb::gil_scoped_release release;
     status = there.decode(inputs, outputs, plan, workspace);
   } else {  // it only enqueues: shorter than a wait for the interpreter's lock

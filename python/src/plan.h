@@ -11,11 +11,13 @@ namespace flashlatent::python {
 class Plan {
  public:
   /// Raises what flashlatent::Plan::make() has to say.
-  Plan(const DecodeProblem& problem, const Executor& executor);
+  /// `check_inputs`: of all calls (check.h).
+  Plan(const DecodeProblem& problem, const Executor& executor, std::optional<bool> check_inputs = false);
 
   const flashlatent::Plan& handle() const { return handle_; }
   const DecodeProblem& problem() const { return handle_.problem(); }
   Device device() const { return device_; }
+  std::optional<bool> checks_inputs() const { return check_inputs_; }
 
   /// Plans a step on `stream` into `storage`, or its own, which like's package allocates. A `fresh` storage
   /// is the binding's, not the caller's: see Array::output(). `pages`: for prefixes that requests share.
@@ -33,6 +35,7 @@ class Plan {
 
   flashlatent::Plan handle_;
   Device device_;
+  std::optional<bool> check_inputs_;
   Buffer plan_;
   Buffer workspace_;
   InUse plan_use_, workspace_use_;

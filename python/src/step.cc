@@ -21,7 +21,7 @@ std::shared_ptr<Plan> Step::find(const DecodeProblem& problem, Device device) {
     return plan->device() == device && plan->problem() == problem;
   });
   if (found == plans_.rend()) {
-    plans_.push_back(std::make_shared<Plan>(problem, executor_on(device, threads_, kernel_)));
+    plans_.push_back(std::make_shared<Plan>(problem, executor_on(device, threads_, kernel_), check_inputs_));
     if (plans_.size() > kMostPlans) plans_.erase(plans_.begin());
   } else if (found != plans_.rbegin()) {
     std::rotate(found.base() - 1, found.base(), plans_.end());
@@ -52,7 +52,8 @@ nb::tuple Step::decode(DecodeArguments given) {
   problem.options.calls_per_plan = calls_per_plan_;
   if (stateless_ && given.plan.is_none()) problem.options.calls_per_plan = 1;  // this one
   const std::shared_ptr<Plan> plan = find(problem, inputs.q.device);
-  check_inputs(given.check_inputs, plan->problem(), inputs, q, plan->device(), work.handle());
+  check_inputs(either(given.check_inputs, check_inputs_), plan->problem(), inputs, q, plan->device(),
+               work.handle());
   const PlanLengths lengths = lengths_of(plan->problem(), inputs);
   nb::object own_plan, own_workspace;  // of this call alone
   auto own = [&](std::size_t bytes) { return empty_like(q, {static_cast<std::int64_t>(bytes)}, "uint8"); };

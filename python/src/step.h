@@ -11,12 +11,13 @@ namespace flashlatent::python {
 class Step {
  public:
   /// `stateless`: nothing is kept between calls but which kernel a problem gets. `calls_per_plan`: how many
-  /// calls will read a plan; 0: many.
-  Step(int threads, std::string kernel, bool stateless, int calls_per_plan)
+  /// calls will read a plan; 0: many. `check_inputs`: of all calls (check.h).
+  Step(int threads, std::string kernel, bool stateless, int calls_per_plan, std::optional<bool> check_inputs)
       : threads_(threads),
         kernel_(std::move(kernel)),
         stateless_(stateless),
-        calls_per_plan_(calls_per_plan) {}
+        calls_per_plan_(calls_per_plan),
+        check_inputs_(check_inputs) {}
 
   int calls_per_plan() const { return calls_per_plan_; }
 
@@ -35,6 +36,7 @@ class Step {
   std::string kernel_;
   bool stateless_;
   int calls_per_plan_;
+  std::optional<bool> check_inputs_;
   unsigned long long capture_ = 0;            // the CUDA graph that plans_ were made in; 0: none
   std::vector<std::shared_ptr<Plan>> plans_;  // the last used one last
 };

@@ -11,7 +11,8 @@ FLASHLATENT_FP8_FUNCTION float decode_scaled(std::uint8_t code, float scale) {
   return (code & 0x7FU) == kNan ? x : x * scale;
 }
 
-/// x / scale as e4m3. If x is finite but the quotient overflows, the result is 448 and not NaN.
+/// e4m3(fp32(x / scale)): the quotient is rounded to fp32 first, as IEEE division does it, then to the
+/// nearest e4m3, ties to even. If x is finite but the quotient overflows, the result is 448 and not NaN.
 FLASHLATENT_FP8_FUNCTION std::uint8_t encode_scaled(float x, float scale) {
   const float quotient = x / scale;
   if (!is_finite(x) || is_finite(quotient)) return encode(quotient);

@@ -1,8 +1,7 @@
 #include "flashlatent/backend.h"
 
-#include <cstdlib>
-
 #include "core/enum_names.h"
+#include "core/environment.h"
 #include "core/message.h"
 #include "cpu/parallel.h"
 #include "dispatch/kernel_table.h"
@@ -33,7 +32,7 @@ Status available(Backend backend) {
 }
 
 Result<Backend> default_backend() {
-  if (const char* forced = std::getenv("FLASHLATENT_BACKEND"); forced != nullptr && *forced != '\0') {
+  if (const std::string_view forced = environment::backend(); !forced.empty()) {
     Result<Backend> backend = backend_from_name(forced);
     if (!backend.ok()) return invalid_argument("FLASHLATENT_BACKEND: ", backend.status().message());
     return backend;

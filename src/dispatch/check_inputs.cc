@@ -2,12 +2,17 @@
 
 #include <utility>
 
+#include "core/environment.h"
 #include "core/expect.h"
 #include "core/input_check.h"
 #include "core/message.h"
 #include "core/validate.h"
+#include "dispatch/checked.h"
 #include "dispatch/on_backend.h"
 #include "dispatch/select.h"
+#if FLASHLATENT_WITH_CUDA
+#include "cuda/check_inputs.h"
+#endif
 
 namespace flashlatent {
 
@@ -24,6 +29,18 @@ InputOffence offence_on_host(const DecodeProblem& problem, const DecodeInputs& i
   return input_check::offence_at(tables, input_check::first_place(tables));
 }
 
+/// The check of a call on the CPU whose tensors fit.
+Status check_on_host(const DecodeProblem& problem, const DecodeInputs& inputs) {
+  FLASHLATENT_RETURN_IF_ERROR(to_status(offence_on_host(problem, inputs)));
+  for (const auto& [name, scale] : {std::pair{"kv_scale", &inputs.kv_scale},
+                                    {"q_scale", &inputs.q_scale},
+                                    {"key_scale", &inputs.key_scale},
+                                    {"value_scale", &inputs.value_scale}}) {
+    FLASHLATENT_RETURN_IF_ERROR(expect_positive(name, *scale));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, const Executor& executor) {
@@ -34,14 +51,7 @@ Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, co
         "and read it when the stream has come by");
   }
   FLASHLATENT_RETURN_IF_ERROR(validate_call(problem, inputs, executor));
-  FLASHLATENT_RETURN_IF_ERROR(to_status(offence_on_host(problem, inputs)));
-  for (const auto& [name, scale] : {std::pair{"kv_scale", &inputs.kv_scale},
-                                    {"q_scale", &inputs.q_scale},
-                                    {"key_scale", &inputs.key_scale},
-                                    {"value_scale", &inputs.value_scale}}) {
-    FLASHLATENT_RETURN_IF_ERROR(expect_positive(name, *scale));
-  }
-  return {};
+  return check_on_host(problem, inputs);
 }
 
 Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, Memory offence,
@@ -56,6 +66,27 @@ Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, Me
 #endif
   *found = offence_on_host(problem, inputs);
   return {};
+}
+
+Status check_call(bool wanted, const DecodeProblem& problem, const DecodeInputs& inputs,
+                  [[maybe_unused]] const Executor& executor) {
+  FLASHLATENT_ASSIGN_OR_RETURN(const bool always, environment::checks_inputs());
+  if (!wanted && !always) return {};
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) {
+    FLASHLATENT_ASSIGN_OR_RETURN(const bool captured, cuda::is_captured(executor));
+    if (captured && !wanted) return {};
+    if (captured) {
+      return invalid_argument(
+          "check_inputs is on, and the stream is captured into a CUDA graph, where no call can wait; a Plan "
+          "without it is accepted there");
+    }
+    FLASHLATENT_ASSIGN_OR_RETURN(const InputOffence found,
+                                 cuda::find_offence(input_check::tables_of(problem, inputs), executor));
+    return to_status(found);
+  }
+#endif
+  return check_on_host(problem, inputs);
 }
 
 }  // namespace flashlatent

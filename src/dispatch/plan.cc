@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "core/apart.h"
+#include "core/environment.h"
 #include "core/message.h"
 #include "core/validate.h"
+#include "dispatch/checked.h"
 #include "dispatch/on_backend.h"
 #include "dispatch/select.h"
 #include "plan/describe.h"
@@ -145,9 +147,10 @@ Result<PlanDescription> described(const Selection& selection, const Lengths& len
 }  // namespace
 
 Result<Plan> Plan::make(const DecodeProblem& problem, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(environment::checks_inputs().status());
   FLASHLATENT_ASSIGN_OR_RETURN(Selection selection, select(problem, executor));
   return Plan(std::make_shared<Choice>(Choice{problem, executor, device_of(executor), selection}),
-              executor.stream);
+              executor.stream, /*check_inputs=*/false);
 }
 
 const DecodeProblem& Plan::problem() const {
@@ -211,6 +214,7 @@ Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
   FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* kernel,
                                kernel_of_call(*selection.kernel, problem, inputs, outputs, executor.kernel));
   const Executor here = on_stream(executor, stream_);
+  FLASHLATENT_RETURN_IF_ERROR(check_call(check_inputs_, problem, inputs, here));
   FLASHLATENT_ASSIGN_OR_RETURN(schedule::HeldTokens held,
                                hold_tokens(problem, selection, inputs.cache_seqlens,
                                            {workspace.data, selection.workspace_bytes}, here));

@@ -5,6 +5,7 @@
 #include "core/latent_format.h"
 #include "core/message.h"
 #include "core/validate.h"
+#include "dispatch/checked.h"
 #include "dispatch/select.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
@@ -183,6 +184,7 @@ Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutp
   if (problem.query.batch == 0) return {};
   const DecodeInputs& decode_inputs = chosen.call.inputs;
   const DecodeOutputs decode_outputs{with_query_token(outputs.out), with_last_query_token(outputs.lse)};
+  FLASHLATENT_RETURN_IF_ERROR(check_call(false, problem, decode_inputs, executor));
   FLASHLATENT_ASSIGN_OR_RETURN(
       const DecodeKernel* kernel,
       kernel_of_call(*selection.kernel, problem, decode_inputs, decode_outputs, executor.kernel));

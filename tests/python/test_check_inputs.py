@@ -1,5 +1,9 @@
 """The option check_inputs: lengths, page numbers and the like out of range are refused, before anything is written."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -104,3 +108,60 @@ def test_keys_and_values():
     refused("cache_seqlens\\[1\\]", flashlatent.Step().decode_kv, **arguments, check_inputs=True)
     flashlatent.decode_kv(**arguments, check_inputs=False)
     flashlatent.Step().decode_kv(**arguments)
+
+
+def test_steps_and_plans_that_check_every_call():
+    case = Case([20, 3], page_size=16)
+    match, name, place, value = LATENT[0]
+    arguments = changed(case, name, place, value)
+    tensors = {key: arguments[key] for key in ("q", "kv_cache", "block_table", "cache_seqlens")}
+    problem = flashlatent.Problem.of_arrays(*case.arguments()[:3], **case.options())
+    for check_inputs in (True, None):
+        refused(match, flashlatent.Step(check_inputs=check_inputs).decode, **arguments, **outputs(case))
+        refused(match, flashlatent.Step(check_inputs=check_inputs).decode, **arguments, **outputs(case), check_inputs=False)
+        for plan in (flashlatent.Plan(problem, check_inputs=check_inputs),
+                     flashlatent.Plan.like(problem, case.q, check_inputs=check_inputs)):
+            plan.schedule(tensors["cache_seqlens"])
+            refused(match, plan.decode, **tensors, **outputs(case))
+            plan.decode(*case.arguments())
+    with pytest.raises(flashlatent.ArgumentTypeError, match="check_inputs"):
+        flashlatent.Step(check_inputs="yes")
+
+
+# A process reads the variable once.
+PROCESS = """
+import sys
+import numpy as np
+import flashlatent
+
+def call(length, **options):
+    step = flashlatent.Step()
+    return step.decode(np.zeros((1, 1, 2, 576), np.float16), np.zeros((3, 16, 1, 576), np.float16), np.zeros((1, 2), np.int32),
+                       np.array([length], np.int32), softmax_scale=0.1, **options)
+
+def prefill(length):
+    flashlatent.sparse_prefill(np.zeros((1, 2, 576), np.float16), np.zeros((9, 1, 576), np.float16), np.zeros((1, 1, 4), np.int32),
+                               topk_length=np.array([length], np.int32), softmax_scale=0.1, check_inputs=False)
+
+for one in (call, prefill):
+    for length in (3, 33):
+        try:
+            one(length)
+            print("right")
+        except flashlatent.InvalidArgumentError as error:
+            print(error)
+"""
+
+
+@pytest.mark.parametrize("value, lines", [
+    (None, ["right"] * 4), ("", ["right"] * 4), ("0", ["right"] * 4),
+    ("1", ["right", "cache_seqlens[0] is 33; request 0 may have 0 to 32 tokens", "right", "topk_length[0] is 33; "]),
+    ("yes", ["FLASHLATENT_CHECK_INPUTS is 'yes'; 0 and 1 are accepted"] * 4)])
+def test_a_process_that_checks_every_call(value, lines):
+    environment = {name: text for name, text in os.environ.items() if name != "FLASHLATENT_CHECK_INPUTS"}
+    if value is not None:
+        environment["FLASHLATENT_CHECK_INPUTS"] = value
+    done = subprocess.run([sys.executable, "-c", PROCESS], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert len(said) == len(lines) and all(text.startswith(line) for text, line in zip(said, lines)), done.stdout

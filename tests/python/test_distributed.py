@@ -19,6 +19,12 @@ def test_ranks_that_disagree(world):
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
 
 
+def test_a_process_that_checks_every_call():
+    done = subprocess.run([sys.executable, str(CASES.with_name("distributed_refusals.py")), "2", "environment"],
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+
+
 def run(world, kind):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
     done = subprocess.run([sys.executable, str(CASES), str(world), kind], env=environment, capture_output=True,

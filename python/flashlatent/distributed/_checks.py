@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .._errors import ArgumentTypeError, FlashLatentError, InvalidArgumentError
+from .._native import _checks_every_call
 
 _DTYPES = tuple(f"torch.{name}" for name in ("float16", "bfloat16", "uint8", "float8_e4m3fn", "int8", "int16", "int32", "int64",
                                              "float32", "float64", "bool"))
@@ -85,6 +86,11 @@ def call(q: Any, v_dim: Any, kv_heads: int, flags: dict, options: dict) -> None:
 
 def _captures() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def environment_checks() -> bool:
+    """Has FLASHLATENT_CHECK_INPUTS this call checked? It leaves out calls that are captured into a CUDA graph."""
+    return _checks_every_call() and not _captures()
 
 
 def no_capture() -> None:

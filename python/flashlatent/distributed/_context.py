@@ -71,7 +71,7 @@ class ContextParallel:
             return tokens, _exchange.PeerMemory(self._group, device, *extents)
 
         # Ranks of one-sided exchange meet in any case.
-        agrees = self._check_inputs or one_sided
+        agrees = self._check_inputs or one_sided or _checks.environment_checks()
         agreement = self._agreement(None) if world > 1 and agrees else None
         if agreement is None:
             self.tokens, self._peers = prepare()
@@ -228,7 +228,7 @@ class ContextParallel:
     def _agreement_of_call(self, q, check_inputs):
         """The Agreement of a call that is to check; None of others, and of one rank."""
         check_inputs = self._check_inputs if check_inputs is None else check_inputs
-        if self.world == 1 or check_inputs is False:
+        if self.world == 1 or (check_inputs is False and not _checks.environment_checks()):
             return None
         return self._agreement(q)
 

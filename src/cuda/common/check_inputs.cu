@@ -1,5 +1,7 @@
 // check_inputs() on the device: one cluster, whose CTAs keep the lowest place of an offence in the first
 // CTA's shared memory. So the caller's memory needs no initial value.
+#include "cuda/check_inputs.h"
+
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/ptx/barrier.cuh"
@@ -86,6 +88,50 @@ Status check_inputs(const input_check::Tables& tables, InputOffence* offence, co
   const DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   return launch(check_inputs_kernel, {.blocks = kCtas, .threads = kThreads}, executor, tables, offence);
+}
+
+namespace {
+
+/// Pinned memory for an offence, which the device writes to.
+class PinnedOffence {
+ public:
+  PinnedOffence() = default;
+  PinnedOffence(const PinnedOffence&) = delete;
+  PinnedOffence& operator=(const PinnedOffence&) = delete;
+  ~PinnedOffence() { cudaFreeHost(memory_); }
+
+  Result<InputOffence*> get() {
+    if (memory_ == nullptr) {
+      FLASHLATENT_RETURN_IF_ERROR(
+          to_status(cudaHostAlloc(&memory_, sizeof(InputOffence), cudaHostAllocPortable), "cudaHostAlloc"));
+    }
+    return static_cast<InputOffence*>(memory_);
+  }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+}  // namespace
+
+Result<bool> is_captured(const Executor& executor) {
+  const DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  FLASHLATENT_RETURN_IF_ERROR(to_status(
+      cudaStreamIsCapturing(static_cast<cudaStream_t>(executor.stream), &capture), "cudaStreamIsCapturing"));
+  return capture != cudaStreamCaptureStatusNone;
+}
+
+Result<InputOffence> find_offence(const input_check::Tables& tables, const Executor& executor) {
+  const DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  static thread_local PinnedOffence pinned;
+  FLASHLATENT_ASSIGN_OR_RETURN(InputOffence* const found, pinned.get());
+  FLASHLATENT_RETURN_IF_ERROR(check_inputs(tables, found, executor));
+  FLASHLATENT_RETURN_IF_ERROR(
+      to_status(cudaStreamSynchronize(static_cast<cudaStream_t>(executor.stream)), "cudaStreamSynchronize"));
+  return *found;
 }
 
 }  // namespace flashlatent::cuda

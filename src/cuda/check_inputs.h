@@ -1,0 +1,16 @@
+// check_inputs() for callers that wait.
+#pragma once
+
+#include "core/input_check.h"
+#include "flashlatent/backend.h"
+#include "flashlatent/status.h"
+
+namespace flashlatent::cuda {
+
+/// Is the executor's stream captured into a CUDA graph?
+Result<bool> is_captured(const Executor& executor);
+
+/// The first offence, when the stream has come by. Each thread that calls keeps 32 bytes of pinned memory.
+Result<InputOffence> find_offence(const input_check::Tables& tables, const Executor& executor);
+
+}  // namespace flashlatent::cuda

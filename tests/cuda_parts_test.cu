@@ -492,7 +492,7 @@ TEST(CudaFp8, UnitsSuitScalesAndCodesOfAnySize) {
     }
     DeviceArray<std::uint8_t> codes_device(codes), scales_device(scales);
     DeviceArray<std::uint16_t> values_device(std::vector<std::uint16_t>(codes.size()));
-    DeviceArray<std::uint32_t> units_device(std::vector<std::uint32_t>(kUnitTokens));
+    DeviceArray<std::uint32_t> units_device(std::vector<std::uint32_t>(kUnitTokens, 0));
     units_kernel<<<1, 32>>>(codes_device.data(), scales_device.data(), values_device.data(),
                             units_device.data());
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <span>
 #include <tuple>
 
 #include "contracts.h"
+#include "core/element.h"
 #include "device_tensor.h"
 #include "dispatch/select.h"
 #include "flashlatent/plan.h"
@@ -386,6 +389,60 @@ TEST_P(KernelContracts, LeapingScores) {
       expect_heads_right(leaping_scores(apart, format, std::vector<int>(132, kLeapingTokens)));
       if (HasFatalFailure()) return;
     }
+  }
+}
+/// After many small scores a token may leap above the base without moving it. Its weight is then rounded
+/// where plain code has 1. This is the worst that can come of it (docs/numerics.md, "What an older maximum
+/// costs"): values of all other tokens are 0, and the weight lies between two of bf16.
+TEST_P(KernelContracts, ALeapAfterManySmallScores) {
+  constexpr int kApart = 640, kPages = 130 * kApart;  // 40,960 tokens from leap to leap
+  constexpr double kUnit = 0x1p-8;                    // of bf16
+  for (int exponent : {3, 4, 5}) {
+    runtime::RandomCase c = runtime::make_case({.heads = 1, .page_size = 64, .lengths = {128}}, 1);
+    const auto* pages = static_cast<const std::int32_t*>(c.inputs.block_table.data);
+    const ConstTensorView& cache = c.inputs.kv_cache;
+    auto* elements = static_cast<std::uint16_t*>(const_cast<void*>(cache.data));
+    for (int page : {pages[0], pages[1]}) {
+      for (int token = 0; token < 64; ++token) {
+        std::memset(elements + page * cache.strides[0] + token * cache.strides[1], 0, 576 * 2);
+      }
+    }
+    std::uint16_t* leap = elements + pages[1] * cache.strides[0] + 63 * cache.strides[1];
+    const std::uint16_t rest = float_to_bf16(static_cast<float>(std::log2(1 + kUnit)));
+    for (int i = 0; i < 512; ++i) leap[i] = float_to_bf16(1 + static_cast<float>(i % 128) / 128);
+    leap[512] = float_to_bf16(static_cast<float>(exponent));
+    leap[513] = rest;
+    auto* q = static_cast<std::uint16_t*>(const_cast<void*>(c.inputs.q.data));
+    std::memset(q, 0, 576 * 2);
+    q[512] = q[513] = float_to_bf16(1);
+    c.problem.options.softmax_scale = std::log(2.0F);
+
+    std::vector<std::int32_t> table(kPages, pages[0]);
+    for (int i = kApart - 1; i < kPages; i += kApart) table[i] = pages[1];
+    const std::vector<std::int32_t> length = {64 * kPages};
+    c.problem.cache.max_pages = kPages;
+    c.inputs.block_table.data = table.data();
+    c.inputs.block_table.shape[1] = c.inputs.block_table.strides[0] = kPages;
+    c.inputs.cache_seqlens.data = length.data();
+
+    const double weight = std::exp2(exponent + static_cast<double>(bf16_to_float(rest)));
+    const double leaps = kPages / kApart, sum = 64.0 * kPages - leaps + leaps * weight;
+    int takers = 0;
+    for (const char* kernel : kernels_of(KvFormat::kPlain)) {
+      executor_.kernel = kernel;
+      if (!taken(c.problem)) continue;
+      ++takers;
+      runtime::DecodeRun run = place(c, executor_);
+      ASSERT_TRUE(run.run().ok() && run.fetch().ok()) << kernel;
+      const auto* out = static_cast<const std::uint16_t*>(run.out().data);
+      for (int i = 0; i < 512; ++i) {
+        const double right = leaps * weight * (1 + i % 128 / 128.0) / sum;
+        EXPECT_NEAR(bf16_to_float(out[i]), right, 2.25 * kUnit * right) << kernel << ", column " << i;
+      }
+      const double lse = std::log(sum);
+      EXPECT_NEAR(*static_cast<const float*>(run.lse().data), lse, 1e-5 * (1 + lse)) << kernel;
+    }
+    EXPECT_GE(takers, 2);
   }
 }
 TEST_P(KernelContracts, RisingAndFallingScoresOfSparse) {

@@ -354,6 +354,30 @@ TEST_P(TwoCaches, ScalesOfSmallCodes) {
   }
 }
 
+/// A cache that was cleared, and groups of zeros of any scale beside tokens that are as drawn.
+TEST_P(TwoCaches, ZerosOfAnyScale) {
+  const CaseSpec spec = with_extra(indexed(v4(8, {200}), 128), 100, 3);
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.backend != GetParam() || !should_take(kernel.name, runtime::problem_of(spec))) continue;
+    executor_.kernel = kernel.name;
+    for (const int scale : {0, 1, 46, 47, 66, 67, 86, 87, 127, 187, 188, 247, 254}) {
+      for (const int every : {1, 3}) {  // so many tokens, one is changed
+        RandomCase c = runtime::make_case(spec, 1);
+        const auto pages = static_cast<int>(c.inputs.extra_kv_cache.shape[0]);
+        for (int token = 0; token < 3 * pages; token += every) {
+          auto* page = static_cast<std::uint8_t*>(const_cast<void*>(c.inputs.extra_kv_cache.data)) +
+                       token / 3 * c.inputs.extra_kv_cache.strides[0];
+          const int first = token % 2 * 3;  // all groups, or the last ones
+          std::memset(page + fp8_584::data_offset(token % 3) + first * fp8_584::kGroup, 0,
+                      (fp8_584::kGroups - first) * fp8_584::kGroup);
+          std::memset(page + fp8_584::scale_offset(3, token % 3) + first, scale, fp8_584::kGroups - first);
+        }
+        expect_right(c, "zeros of scale " + std::to_string(scale) + ", one of " + std::to_string(every));
+      }
+    }
+  }
+}
+
 TEST_P(TwoCaches, WrongTensorsAreNamed) {
   const CaseSpec spec = with_extra(indexed(v4(8, {40}), 8), 8, 3);
   const RandomCase good = runtime::make_case(spec, 1);

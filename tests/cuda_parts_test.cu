@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -9,6 +10,8 @@
 #include <vector>
 
 #include "core/element.h"
+#include "core/fp8_584.h"
+#include "cuda/fp8/units_584.cuh"
 #include "cuda/parts/fp8_tokens.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/mask.cuh"
@@ -391,6 +394,123 @@ TEST(CudaFp8, DequantizesEveryCodeAsTheCpuDoes) {
       } else {
         EXPECT_EQ(value, expected) << "code " << code << " scale " << scale;
       }
+    }
+  }
+}
+
+__global__ void as_bf16_kernel(const std::uint32_t* codes, uint2* values) {
+  values[threadIdx.x] = as_bf16(codes[threadIdx.x]);
+}
+
+TEST(CudaFp8, CodesAloneAreExact) {
+  if (Status status = available(Backend::kCuda); !status.ok()) GTEST_SKIP() << status.message();
+  std::vector<std::uint32_t> codes(64);
+  for (std::uint32_t i = 0; i < 64; ++i) codes[i] = 0x03020100U + 0x04040404U * i;
+  DeviceArray<std::uint32_t> codes_device(codes);
+  DeviceArray<uint2> values_device(std::vector<uint2>(64));
+  as_bf16_kernel<<<1, 64>>>(codes_device.data(), values_device.data());
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const auto values = values_device.host();
+  for (int code = 0; code < 256; ++code) {
+    const uint2 four = values[code / 4];
+    const auto bits = static_cast<std::uint16_t>((code % 4 < 2 ? four.x : four.y) >> (code % 2 * 16));
+    const float expected = fp8_656::decode(static_cast<std::uint8_t>(code)), value = bf16_to_float(bits);
+    EXPECT_TRUE(std::isnan(expected) ? std::isnan(value) : value == expected) << "code " << code;
+  }
+}
+
+constexpr int kUnitTokens = 16;  // of a warp
+
+/// A warp: its tokens' values in units, as fp16, and the exponents of the units.
+__global__ void units_kernel(const std::uint8_t* codes, const std::uint8_t* scales, std::uint16_t* values,
+                             std::uint32_t* units) {
+  constexpr int kBytes = fp8_584::kNopeDim;
+  __shared__ alignas(16) std::uint8_t shared_codes[kUnitTokens * kBytes],
+      shared_scales[kUnitTokens * fp8_584::kScaleBytes];
+  for (int i = threadIdx.x; i < kUnitTokens * kBytes; i += 32) shared_codes[i] = codes[i];
+  for (int i = threadIdx.x; i < kUnitTokens * fp8_584::kScaleBytes; i += 32) shared_scales[i] = scales[i];
+  __syncwarp();
+  const int row = threadIdx.x / 4, column = threadIdx.x % 4 * 16;
+  const auto scales_of = [&](int token) {
+    return fp8::UnitScales::at(ptx::shared_address(shared_scales + token * fp8_584::kScaleBytes));
+  };
+  fp8::UnitScales low = scales_of(row), high = scales_of(row + 8);
+  const auto keys = [&](int group) {
+    return fp8::KeyBytes::at<kBytes>(
+        ptx::shared_address(shared_codes + row * kBytes + group * fp8_584::kGroup + column));
+  };
+  fp8::Ratios584 ratios;
+  if (__any_sync(0xffffffff, low.is_odd() || high.is_odd())) {
+    fp8::bound_values(low, high, keys);
+    fp8::find_odd_ratios(ratios, low, high);
+  } else {
+    fp8::find_ratios(ratios, low, high);
+  }
+  units[row] = low.unit();
+  units[row + 8] = high.unit();
+  for (int group = 0; group < fp8_584::kGroups; ++group) {
+    const fp8::KeyBytes bytes = keys(group);
+    for (int half = 0; half < 2; ++half) {
+      const uint4& x = half == 0 ? bytes.low : bytes.high;
+      const std::uint32_t words[4] = {x.x, x.y, x.z, x.w};
+      const std::uint32_t ratio = __byte_perm(ratios[group], 0, half == 0 ? 0x1010 : 0x3232);
+      auto* to = reinterpret_cast<std::uint32_t*>(values + (row + 8 * half) * kBytes +
+                                                  group * fp8_584::kGroup + column);
+      for (int i = 0; i < 4; ++i) {
+        const ptx::HalfPairs pairs = ptx::widen_e4m3(words[i]);
+        to[2 * i] = times(pairs.low, ratio);
+        to[2 * i + 1] = times(pairs.high, ratio);
+      }
+    }
+  }
+}
+
+/// Whatever scales and codes are, a token keeps its digits.
+TEST(CudaFp8, UnitsSuitScalesAndCodesOfAnySize) {
+  if (Status status = available(Backend::kCuda); !status.ok()) GTEST_SKIP() << status.message();
+  constexpr int kDim = fp8_584::kNopeDim;
+  std::mt19937 engine(1);
+  const auto below = [&](int n) { return static_cast<int>(engine() % n); };
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::uint8_t> codes(kUnitTokens * kDim), scales(kUnitTokens * fp8_584::kScaleBytes, 0xAB);
+    for (int token = 0; token < kUnitTokens; ++token) {
+      const int kind = (round + token) % 6, odd_group = below(fp8_584::kGroups), same = below(255);
+      for (int group = 0; group < fp8_584::kGroups; ++group) {
+        const bool odd = group == odd_group;
+        int scale = 105 + below(28);
+        if (kind == 1 || kind == 5 || (kind == 2 && odd)) scale = below(255);
+        if (kind == 3 && odd) scale = std::min(254, scale + below(40));
+        if (kind == 4) scale = same;
+        scales[token * fp8_584::kScaleBytes + group] = static_cast<std::uint8_t>(scale);
+        for (int i = 0; i < fp8_584::kGroup; ++i) {
+          int code = below(127) + 128 * below(2);
+          if (kind == 5 || (kind == 2 && odd)) code = 0;
+          if (kind == 3 && odd) code %= 8;  // subnormal
+          codes[token * kDim + group * fp8_584::kGroup + i] = static_cast<std::uint8_t>(code);
+        }
+      }
+    }
+    DeviceArray<std::uint8_t> codes_device(codes), scales_device(scales);
+    DeviceArray<std::uint16_t> values_device(std::vector<std::uint16_t>(codes.size()));
+    DeviceArray<std::uint32_t> units_device(std::vector<std::uint32_t>(kUnitTokens, 0));
+    units_kernel<<<1, 32>>>(codes_device.data(), scales_device.data(), values_device.data(),
+                            units_device.data());
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const auto values = values_device.host();
+    const auto units = units_device.host();
+    for (int token = 0; token < kUnitTokens; ++token) {
+      double norm2 = 0, error2 = 0;
+      for (int i = 0; i < kDim; ++i) {
+        const int scale = scales[token * fp8_584::kScaleBytes + i / fp8_584::kGroup];
+        const double right = std::ldexp(double{fp8_656::decode(codes[token * kDim + i])}, scale - 127);
+        const double is =
+            std::ldexp(double{fp16_to_float(values[token * kDim + i])}, static_cast<int>(units[token]) - 127);
+        norm2 += right * right;
+        error2 += (is - right) * (is - right);
+      }
+      // A token off by 2^-66 is 0 beside any other.
+      EXPECT_LE(std::sqrt(error2), 1e-6 * std::sqrt(norm2) + 0x1p-66)
+          << "round " << round << " token " << token;
     }
   }
 }

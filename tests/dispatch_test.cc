@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <initializer_list>
 #include <iterator>
+#include <numeric>
 
 #include "dispatch/former_names.h"
 #include "dispatch/kernel_table.h"
@@ -33,6 +36,17 @@ bool contains(const std::string& text, const std::string& piece) {
   return text.find(piece) != std::string::npos;
 }
 
+/// A device whose GPCs have so many multiprocessors.
+schedule::Workers in_gpcs(std::initializer_list<int> gpcs) {
+  schedule::Workers workers = std::accumulate(gpcs.begin(), gpcs.end(), 0);
+  std::array<std::int16_t, schedule::ClusterRoom::kMostCtas> counts = {};
+  for (int ctas = 1; ctas <= schedule::ClusterRoom::kMostCtas; ++ctas) {
+    for (int gpc : gpcs) counts[ctas - 1] = static_cast<std::int16_t>(counts[ctas - 1] + gpc / ctas);
+  }
+  workers.room = schedule::ClusterRoom(counts);
+  return workers;
+}
+
 constexpr DecodeKernel named(const char* name) {
   return {.name = name,
           .backend = Backend::kCpu,
@@ -43,6 +57,73 @@ constexpr DecodeKernel named(const char* name) {
           .launch = nullptr};
 }
 constexpr DecodeKernel kA = named("a"), kB = named("b");
+
+// A launch never fails for want of room: where no GPC holds a team, smaller ones and other kernels stand in.
+TEST(Dispatch, TeamsGiveWayWhereNoClusterFits) {
+  const schedule::Workers whole = in_gpcs({18, 18, 16, 16, 16, 16, 16, 16});
+  EXPECT_EQ(whole.room.most_ctas(), 16);
+  EXPECT_EQ(whole.room.clusters_of(8), 16);
+  EXPECT_EQ(schedule::Workers(132).room.most_ctas(), 16);  // nobody was asked
+  const Executor gpu{.backend = Backend::kCuda};
+  DecodeProblem v4 = problem_of(2, 64, 64);
+  v4.query.tokens = 2;
+  v4.cache.format = KvFormat::kFp8_584;
+  v4.cache.qk_dim = v4.cache.v_dim = 512;
+  v4.cache.max_pages = 0;
+  v4.sparse = {true, 128};
+  v4.cache.extra = {.enabled = true, .indexed = true, .topk = 512};
+  const auto best_of = [&](const DecodeProblem& problem, const schedule::Workers& workers) {
+    Result<std::vector<Candidate>> list = candidates(problem, gpu, workers);
+    EXPECT_TRUE(list.ok()) << list.status().message();
+    for (const Candidate& candidate : *list) {
+      EXPECT_TRUE(!candidate.reason.empty() || workers.room.fits(candidate.geometry.team))
+          << candidate.kernel->name << " by teams of " << candidate.geometry.team;
+    }
+    return *cheapest(*list);
+  };
+  EXPECT_STREQ(best_of(problem_of(6, 16, 2048), whole).kernel->name, "mla_16_team16");
+  EXPECT_EQ(best_of(v4, whole).geometry.team, 10);
+
+  for (const schedule::Workers& small : {in_gpcs({9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9}),
+                                         in_gpcs({7, 7, 7, 7, 7, 7, 7, 7}), in_gpcs({2, 2}), in_gpcs({1})}) {
+    const int most = small.room.most_ctas();
+    for (const DecodeProblem& problem : {problem_of(6, 16, 2048), problem_of(1, 16, 1024),
+                                         problem_of(8, 64, 1024), problem_of(1, 128, 131072), v4}) {
+      EXPECT_LE(best_of(problem, small).geometry.team, most) << to_string(problem);
+    }
+    Executor by_name = gpu;
+    by_name.kernel = "mla_16_team16";
+    Result<std::vector<Candidate>> list = candidates(problem_of(6, 16, 2048), by_name, small);
+    ASSERT_TRUE(list.ok());
+    const Status none = none_takes(problem_of(6, 16, 2048), *list);
+    EXPECT_EQ(cheapest(*list), nullptr);
+    EXPECT_TRUE(contains(none.message(),
+                         "mla_16_team16: a team has 16 thread blocks, which must run at once; up "
+                         "to " +
+                             std::to_string(most)))
+        << none.message();
+  }
+  EXPECT_STREQ(best_of(v4, in_gpcs({9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9})).kernel->name, "mla_64_team");
+}
+
+// Rows of mla_64_roles may depend on other rows' scores in their last digits.
+TEST(Dispatch, BatchInvariantNeverGetsRolesOrTeams) {
+  for (int batch : {1, 8, 128}) {
+    for (int heads : {16, 64, 128}) {
+      for (int tokens : {1024, 8192, 131072}) {
+        DecodeProblem problem = problem_of(batch, heads, tokens);
+        problem.options.batch_invariant = true;
+        const std::string kernel = picked(problem, {.backend = Backend::kCuda}, 132);
+        EXPECT_NE(kernel, "mla_64_roles") << to_string(problem);
+        EXPECT_FALSE(contains(kernel, "team")) << to_string(problem);
+      }
+    }
+  }
+  DecodeProblem problem = problem_of(8, 128, 8192);
+  problem.options.batch_invariant = true;
+  EXPECT_TRUE(contains(picked(problem, {.backend = Backend::kCuda, .kernel = "mla_64_roles"}, 132),
+                       "batch_invariant is true; false is accepted"));
+}
 
 TEST(Dispatch, TheCheapestIsPickedAndOfEqualsTheFirst) {
   std::vector<Candidate> list = {{.kernel = &kA, .times = {3000, 3000}},

@@ -127,6 +127,13 @@ Status choose_for(const DecodeProblem& typical, const schedule::Workers& workers
   return schedule::validate(candidate.geometry);
 }
 
+/// Why a call cut so cannot be launched by these workers: a clause; empty if it can.
+std::string reason_of_room(const schedule::Geometry& g, const schedule::Workers& workers) {
+  if (g.team <= 1 || workers.room.fits(g.team)) return {};
+  return message("a team has ", g.team, " thread blocks, which must run at once; up to ",
+                 workers.room.most_ctas(), " can on this device");
+}
+
 /// Is there a kernel of the name that the executor asks for?
 Status validate_kernel(const Executor& executor) {
   std::string names;
@@ -184,6 +191,7 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
                                 : times_of(kernel, problem, candidate.geometry, here);
       candidate.at_reach = candidate.geometry;
       if (typical) FLASHLATENT_RETURN_IF_ERROR(choose_for(*typical, workers, candidate));
+      candidate.reason = reason_of_room(candidate.geometry, here);
     }
     list.push_back(std::move(candidate));
   }

@@ -1,7 +1,38 @@
 // The workers that do a plan's parts: how many they are, and how fast.
 #pragma once
 
+#include <array>
+#include <cstdint>
+
 namespace flashlatent::schedule {
+
+/// How many clusters of 1, 2, ... CTAs a device holds at once, if each CTA has a multiprocessor of its own. A
+/// cluster lies within a GPC, of which slices of a GPU and smaller chips have smaller ones.
+class ClusterRoom {
+ public:
+  static constexpr int kMostCtas = 16;  // of a cluster
+
+  /// Nobody has been asked: as on an H200.
+  ClusterRoom() = default;
+  /// What the device says, of 1, 2, ... CTAs. 0: such a cluster cannot be launched.
+  explicit ClusterRoom(const std::array<std::int16_t, kMostCtas>& counts) : known_(true), counts_(counts) {}
+
+  bool is_known() const { return known_; }
+  /// If it is known.
+  int clusters_of(int ctas) const { return ctas <= kMostCtas ? counts_[ctas - 1] : 0; }
+  /// Can a cluster of so many CTAs be launched?
+  bool fits(int ctas) const { return !known_ || clusters_of(ctas) > 0; }
+  /// The largest cluster that can be.
+  int most_ctas() const {
+    int ctas = kMostCtas;
+    while (ctas > 1 && !fits(ctas)) --ctas;
+    return ctas;
+  }
+
+ private:
+  bool known_ = false;
+  std::array<std::int16_t, kMostCtas> counts_ = {};
+};
 
 /// Multiprocessors of a device, or CPU threads. Costs are those of an H200's multiprocessors; each factor
 /// says how much longer these workers take (cost/device.h).
@@ -10,6 +41,7 @@ struct Workers {
   float memory = 1;    ///< For bytes at a multiprocessor's share of the memory bandwidth.
   float clock = 1;     ///< For everything that takes clocks.
   float products = 1;  ///< For matrix products.
+  ClusterRoom room = {};
 
   /// `number` multiprocessors of an H200. Conversions both ways are implicit, since most code needs only the
   /// number.

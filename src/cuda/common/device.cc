@@ -9,6 +9,7 @@
 
 #include "core/message.h"
 #include "cost/device.h"
+#include "cuda/common/cluster_room.h"
 #include "cuda/common/runtime.h"
 #include "cuda/cuda_backend.h"
 
@@ -126,7 +127,7 @@ Result<int> multiprocessors(int device) {
 
 namespace {
 
-schedule::Workers read_workers(int device, int count) {
+schedule::Workers read_speed(int device, int count) {
   cudaDeviceProp properties;
   if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return count;
   if (const cost::Gpu* gpu = cost::find_gpu(properties.name)) return cost::workers_of(*gpu, count);
@@ -137,6 +138,16 @@ schedule::Workers read_workers(int device, int count) {
   const auto known = [](const Result<int>& value) { return value.ok() && *value > 0; };
   if (!known(memory_khz) || !known(bus_bits) || !known(khz)) return count;
   return cost::workers_of(cost::gpu_from_driver(count, *memory_khz / 1000.0, *bus_bits, *khz / 1000), count);
+}
+
+}  // namespace
+
+namespace {
+
+schedule::Workers read_workers(int device, int count) {
+  schedule::Workers workers = read_speed(device, count);
+  workers.room = cluster_room(device);
+  return workers;
 }
 
 }  // namespace

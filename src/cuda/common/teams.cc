@@ -13,10 +13,11 @@ namespace flashlatent::cuda {
 namespace {
 
 /// Teams that are resident at the same time. An H200's GPCs have 16 or 18 SMs each, minus those that are
-/// switched off: 15 teams of 8, 7 of 16. Other devices may have one more or less.
+/// switched off: 15 teams of 8, 7 of 16. Other devices may have one more, which is not used, or fewer.
 constexpr int kUnusedSms = 12;
-constexpr int resident_teams(int team, int workers) {
-  return std::min(std::max(workers - kUnusedSms, 0), parts::kMostTeamCtas) / team;
+int resident_teams(int team, const schedule::Workers& workers) {
+  const int ctas = std::min(std::max(workers.count - kUnusedSms, 0), parts::kMostTeamCtas);
+  return within_room(ctas / team, team, workers);
 }
 constexpr int kFewBlocks = 4;  // of a CTA
 

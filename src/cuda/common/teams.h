@@ -2,6 +2,8 @@
 // the device.
 #pragma once
 
+#include <algorithm>
+
 #include "cost/table.h"
 #include "cuda/common/dense_choice.h"
 
@@ -13,6 +15,11 @@ struct TeamShape {
   int team;
   cost::TeamCosts costs;
 };
+
+/// So many teams, or as many as the device holds at once, if it has been asked and that is fewer.
+inline int within_room(int teams, int team, const schedule::Workers& workers) {
+  return workers.room.is_known() ? std::min(teams, workers.room.clusters_of(team)) : teams;
+}
 
 /// The schedule: a team, or several if there is room and it pays, for each row tile of a request.
 schedule::Geometry team_geometry(const DecodeProblem& problem, const schedule::Workers& workers,

@@ -3,9 +3,8 @@
 #pragma once
 
 #include "cuda/fp8/few_rows_656.cuh"
-#include "cuda/fp8/odd_584.cuh"
-#include "cuda/fp8/scales_584.cuh"
 #include "cuda/fp8/token_pairs.cuh"
+#include "cuda/fp8/units_584.cuh"
 
 namespace flashlatent::fp8::few_rows {
 
@@ -16,26 +15,25 @@ struct Fp8_584Block {
 
   /// S^T = K Q^T. A lane of the quad has 16 bytes of each group; the groups' scales are left to the sums, in
   /// fp32. `block`: its address; `q`: descriptor of Q's first tile. Before operands are made the caller
-  /// finishes what is under way. `live`: which tokens count. Returns the units of a thread's two tokens and
-  /// writes the ratios of their groups, while the last products run: nobody reads any more what these
-  /// overwrite (Config::kPlaces).
+  /// finishes what is under way. Returns the units of a thread's two tokens and writes the ratios of their
+  /// groups, while the last products run: nobody reads any more what these overwrite (Config::kPlaces).
   template <class Fragment, class Finish>
   __device__ __forceinline__ static Units score(float (&s)[kRows / 2], std::uint32_t block, std::uint64_t q,
-                                                std::uint16_t (&ratio)[kGroups][64], std::uint64_t live,
-                                                Fragment fragment, Finish finish) {
+                                                std::uint16_t (&ratio)[kGroups][64], Fragment fragment,
+                                                Finish finish) {
     constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
     const std::uint32_t row = block + pairs::data_offset(fragment().row) + fragment().column * 8;
     float sums[2][kRows / 2];  // of two groups at a time
     fp8::Operands a[2];
-    const fp8::KeyBytes rope = keys(row + fp8_584::kRopeOffset),
-                        more_rope = keys(row + fp8_584::kRopeOffset + 64);
-    const std::uint32_t first_scales = block + pairs::scale_offset(fragment().row);
-    TokenScales scales = TokenScales::at(first_scales);
-    const std::uint32_t odd = scales.odd(live, fragment().row);
+    fp8::KeyBytes rope = keys(row + fp8_584::kRopeOffset);
+    const fp8::KeyBytes more_rope = keys(row + fp8_584::kRopeOffset + 64);
+    TokenScales scales = TokenScales::at(block + pairs::scale_offset(fragment().row));
+    const bool odd = scales.low.is_odd() || scales.high.is_odd();
     finish();
-    if (__any_sync(0xffffffff, odd != 0)) [[unlikely]] {
-      tame(block, fragment(), odd);
-      scales = TokenScales::at(first_scales);
+    if (__any_sync(0xffffffff, odd)) [[unlikely]] {
+      bound_values(scales.low, scales.high, [row](int group) { return keys(row + group * fp8_584::kGroup); });
+      take_nan(rope.low, scales.low.bytes);
+      take_nan(rope.high, scales.high.bytes);
     }
     fp8::take_rope(a[1], rope, more_rope);
     ptx::wgmma_fence();
@@ -53,8 +51,7 @@ struct Fp8_584Block {
       fp8::multiply<__half, kRows>(sums[i % 2], a[i % 2], q + i * kTileStep, false);
       ptx::wgmma_commit();
     }
-    const std::uint32_t low = scales.low.largest(), high = scales.high.largest();
-    const Units units = {unit_exponent_584(low), unit_exponent_584(high)};
+    const Units units = {scales.low.unit(), scales.high.unit()};
     store_ratios(ratio, scales, units, fragment());
     ptx::wgmma_wait<1>();
     add_group(s, sums[(kGroups - 2) % 2], scales, kGroups - 2);
@@ -150,32 +147,12 @@ struct Fp8_584Block {
   }
 
   struct TokenScales {
-    Scales584 low, high;
+    UnitScales low, high;
 
     __device__ __forceinline__ static TokenScales at(std::uint32_t token) {
-      return {Scales584::at(token), Scales584::at(token + pairs::kEightTokens)};
-    }
-    /// Which of the two tokens, the first of which is `row`, are odd (odd_584.cuh) and count: bits 0 and 1.
-    __device__ __forceinline__ std::uint32_t odd(std::uint64_t live, int row) const {
-      const bool first = UnitScales{low, low.largest()}.is_odd(),
-                 second = UnitScales{high, high.largest()}.is_odd();
-      const auto counts = static_cast<std::uint32_t>(live >> row);
-      return (first ? counts & 1 : 0) | (second ? counts >> 7 & 2 : 0);
+      return {UnitScales::at(token), UnitScales::at(token + pairs::kEightTokens)};
     }
   };
-
-  /// Writes odd tokens anew, NaN by scales among them, a lane of the quad one. Only their warp has read them
-  /// so far: V is read when the block's P is there.
-  __device__ __forceinline__ static void tame(std::uint32_t block, parts::Fragment fragment,
-                                              std::uint32_t odd) {
-    const int which = fragment.column / 2;
-    if (which < 2 && (odd >> which & 1)) {
-      const int token = fragment.row + which * 8;
-      auto* bytes = static_cast<std::uint8_t*>(__cvta_shared_to_generic(block));
-      tame_token(bytes + pairs::data_offset(token), bytes + pairs::scale_offset(token));
-    }
-    __syncwarp();
-  }
 
   __device__ __forceinline__ static fp8::KeyBytes keys(std::uint32_t row) {
     return fp8::KeyBytes::at<pairs::kEightTokens / 8>(row);
@@ -183,7 +160,7 @@ struct Fp8_584Block {
   /// s += a group's sums times its scales.
   __device__ __forceinline__ static void add_group(float (&s)[kRows / 2], float (&sums)[kRows / 2],
                                                    const TokenScales& scales, int group) {
-    const float low = scales.low.of_group(group), high = scales.high.of_group(group);
+    const float low = scales.low.bytes.of_group(group), high = scales.high.bytes.of_group(group);
     ptx::pin_registers(sums);
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) s[i] = fmaf(sums[i], i % 4 < 2 ? low : high, s[i]);
@@ -194,7 +171,7 @@ struct Fp8_584Block {
                                                       const TokenScales& scales, Units units,
                                                       parts::Fragment fragment) {
     const int group = fragment.column;
-    const std::uint32_t low = scales.low.pair_from(group), high = scales.high.pair_from(group);
+    const std::uint32_t low = scales.low.bytes.pair_from(group), high = scales.high.bytes.pair_from(group);
     std::uint16_t* to = ratio[group] + ratio_place_584(fragment.row);
     to[0] = ratio_584(low & 0xFF, units.low);
     to[2] = ratio_584(high & 0xFF, units.high);

@@ -198,7 +198,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
       units_ = Block::score(
           s_, block_address(place.slot()),
           ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0)),
-          shared_.ratio[place_of(block)], live_, [] { return fragment(); }, [&] { finish_products(); });
+          shared_.ratio[place_of(block)], [] { return fragment(); }, [&] { finish_products(); });
     } else {
       Block::score(
           s_, block_address(place.slot()),

@@ -5,6 +5,7 @@
 
 #include "cuda/parts/fp8_units.cuh"
 #include "cuda/ptx/convert.cuh"
+#include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
 namespace flashlatent::fp8 {

@@ -144,7 +144,7 @@ class Query {
     int max = 0;
 #pragma unroll
     for (const int x : query_max) max = ::max(max, x);
-    if (max >= kLeastGuessed && max < kMostGuessed) [[likely]]
+    if ((max >= kLeastGuessed && max < kMostGuessed) || max == 0) [[likely]]
       return true;
     meet<1>();  // all have read the maxima
     copy(tile);

@@ -6,10 +6,10 @@
 #pragma once
 
 #include "cuda/fp8/e4m3_block.cuh"
-#include "cuda/fp8/odd_584.cuh"
 #include "cuda/fp8/products.cuh"
 #include "cuda/fp8/ring_place.cuh"
 #include "cuda/fp8/rows64_query.cuh"
+#include "cuda/fp8/units_584.cuh"
 #include "cuda/parts/column_softmax.cuh"
 
 namespace flashlatent::fp8::rows64 {
@@ -146,23 +146,51 @@ class Scorer {
     for (int i = 0; i < fp8_656::kGroups; ++i) ratios[i] = parts::pack<__half>(low.ratio(i), high.ratio(i));
     put_tokens(ratios);
     if (rounds) [[unlikely]] {
-      score_rounded(token, row, q);
+      multiply_keys<true>(a, bytes, token, ratios, q);
     } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (i >= 1) ptx::wgmma_wait<1>();
-        widen_keys(a[i % 2], bytes, __byte_perm(ratios[i / 2], 0, 0x1010),
-                   __byte_perm(ratios[i / 2], 0, 0x3232));
-        if (i + 1 < 8) bytes = fp8::KeyBytes::at(row + (i + 1) * 64);
-        ptx::wgmma_fence();
-        fp8::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
-        ptx::wgmma_commit();
-      }
+      multiply_keys<false>(a, bytes, token, ratios, q);
     }
   }
 
-  /// The same of fp8_584. While nothing is under way it is asked whether there are odd tokens: what is done
-  /// about them needs registers.
+  /// The latent's share, of which the first step's bytes are there. kRounds: where a scale is no power of two
+  /// fp16 has its ratio to 11 bits, and an lse would show how that is rounded; so what is missing of the
+  /// ratio is a second fp16, and a value is rounded once.
+  template <bool kRounds>
+  __device__ __forceinline__ void multiply_keys(fp8::Operands (&a)[2], fp8::KeyBytes& bytes,
+                                                std::uint32_t token,
+                                                const std::uint32_t (&ratios)[fp8_656::kGroups],
+                                                std::uint64_t q) {
+    const std::uint32_t row = token + own_ % 4 * 16;
+    [[maybe_unused]] std::uint32_t missing = 0;  // of both tokens
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (i >= 1) ptx::wgmma_wait<1>();
+      const std::uint32_t ratio = ratios[i / 2];
+      if constexpr (kRounds) {
+        if (i % 2 == 0) missing = missing_of(token, i / 2, ratio);
+        widen_with_rest(a[i % 2], bytes, ratio, missing);
+      } else {
+        widen_keys(a[i % 2], bytes, __byte_perm(ratio, 0, 0x1010), __byte_perm(ratio, 0, 0x3232));
+      }
+      if (i + 1 < 8) bytes = fp8::KeyBytes::at(row + (i + 1) * 64);
+      ptx::wgmma_fence();
+      fp8::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
+      ptx::wgmma_commit();
+    }
+  }
+  /// What two tokens' ratios lack as fp16.
+  __device__ __forceinline__ std::uint32_t missing_of(std::uint32_t token, int group,
+                                                      std::uint32_t ratio) const {
+    const float2 rounded = parts::unpack<__half>(ratio);
+    return parts::pack<__half>(ratio_of(token, group, units_[0]) - rounded.x,
+                               ratio_of(token + 8 * fp8_656::kTokenBytes, group, units_[1]) - rounded.y);
+  }
+  __device__ __forceinline__ static float ratio_of(std::uint32_t token, int group, std::uint32_t unit) {
+    return in_units(ptx::load_float(token + fp8_656::kScaleOffset + group * 4), unit);
+  }
+
+  /// The same of fp8_584. While nothing is under way it is asked whether there are odd tokens: their units
+  /// take registers.
   __device__ __forceinline__ void score_584() {
     const int slot = slot_.slot();
     ptx::wait(shared_.full[slot], slot_.parity());
@@ -171,15 +199,13 @@ class Scorer {
         ptx::shared_address(shared_.blocks[slot]) + pairs::scale_offset(fragment().row);
     const auto scales_of = [&](int half) { return UnitScales::at(scales + half * pairs::kEightTokens); };
     UnitScales low = scales_of(0), high = scales_of(1);
-    const fp8::KeyBytes rope = keys(row + Config::kRopeOffset),
-                        more_rope = keys(row + Config::kRopeOffset + 64);
-    if (ptx::named_any(kScorerBarrier, 128, low.is_odd() || high.is_odd())) [[unlikely]] {
-      if (thread() < 64) {
-        tame_token(shared_.blocks[slot] + pairs::data_offset(thread()),
-                   shared_.blocks[slot] + pairs::scale_offset(thread()));
-      }
-      ptx::named_sync(kScorerBarrier, 128);
-      low = scales_of(0), high = scales_of(1);
+    fp8::KeyBytes rope = keys(row + Config::kRopeOffset);
+    const fp8::KeyBytes more_rope = keys(row + Config::kRopeOffset + 64);
+    const bool odd = __any_sync(0xffffffff, low.is_odd() || high.is_odd());
+    if (odd) [[unlikely]] {
+      bound_values(low, high, [row](int group) { return keys(row + group * fp8_584::kGroup); });
+      take_nan(rope.low, low.bytes);
+      take_nan(rope.high, high.bytes);
     }
     const std::uint64_t q =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
@@ -194,7 +220,12 @@ class Scorer {
     units_[0] = low.unit();
     units_[1] = high.unit();
     Ratios584 ratios;
-    find_ratios(ratios, low, high);
+    if (odd) [[unlikely]] {
+      ptx::wgmma_wait<0>();
+      find_odd_ratios(ratios, low, high);
+    } else {
+      find_ratios(ratios, low, high);
+    }
     put_tokens_584(ratios);
 #pragma unroll
     for (int i = 0; i < fp8_584::kGroups; ++i) {
@@ -231,38 +262,6 @@ class Scorer {
     }
   }
 
-  /// The latent's share where scales are no powers of two: values are rounded as code that works in bf16
-  /// does, since an lse shows fp16's own rounding of a ratio. fp16 has room for all of their 8 bits.
-  __device__ __forceinline__ void score_rounded(std::uint32_t token, std::uint32_t row, std::uint64_t q) {
-    ptx::wgmma_wait<0>();
-    fp8::Operands a;
-#pragma unroll 1
-    for (int i = 0; i < 8; ++i) {
-      const int group = i / 2;
-      const float ratios[2] = {ratio_of(token, group, units_[0]),
-                               ratio_of(token + 8 * fp8_656::kTokenBytes, group, units_[1])};
-      widen(a, fp8::KeyBytes::at(row + i * 64));
-#pragma unroll
-      for (auto& k : a) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float2 two = parts::unpack<__half>(k[j]);
-          const float ratio = ratios[j % 2];
-          // Not by unpack(): ptxas would take its halves for registers of 16 bits, and spill five words.
-          const std::uint32_t rounded = parts::pack<__nv_bfloat16>(two.x * ratio, two.y * ratio);
-          k[j] = parts::pack<__half>(__uint_as_float(rounded << 16), __uint_as_float(rounded & 0xFFFF0000));
-        }
-      }
-      ptx::wgmma_fence();
-      fp8::multiply<__half, kRows>(s_, a, q + i * kTileStep, true);
-      ptx::wgmma_commit();
-      ptx::wgmma_wait<0>();
-    }
-  }
-  __device__ __forceinline__ static float ratio_of(std::uint32_t token, int group, std::uint32_t unit) {
-    return in_units(ptx::load_float(token + fp8_656::kScaleOffset + group * 4), unit);
-  }
-
   /// 64 columns: of product k a lane has columns 2 k and 2 k + 1 of its 16, and the two eight on.
   __device__ __forceinline__ static void widen(fp8::Operands& a, const fp8::KeyBytes& bytes) {
     const std::uint32_t low[4] = {bytes.low.x, bytes.low.y, bytes.low.z, bytes.low.w};
@@ -291,6 +290,22 @@ class Scorer {
     for (auto& k : a) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) k[i] = parts::times(k[i], i % 2 == 0 ? low : high);
+    }
+  }
+
+  /// The same times ratios of both tokens and what these lack.
+  __device__ __forceinline__ static void widen_with_rest(fp8::Operands& a, const fp8::KeyBytes& bytes,
+                                                         std::uint32_t ratios, std::uint32_t missing) {
+    widen(a, bytes);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int selector = i == 0 ? 0x1010 : 0x3232;
+      const std::uint32_t ratio = __byte_perm(ratios, 0, selector), rest = __byte_perm(missing, 0, selector);
+#pragma unroll
+      for (auto& k : a) {
+#pragma unroll
+        for (int j = i; j < 4; j += 2) k[j] = parts::times_sum(k[j], ratio, rest);
+      }
     }
   }
 

@@ -23,7 +23,7 @@ struct Scales584 {
     return scales;
   }
 
-  /// A group's scale in fp32; of 255, which means NaN, infinity (odd_584.cuh). 0 counts as 0.
+  /// A group's scale in fp32; of 255, which means NaN, infinity (units_584.cuh). 0 counts as 0.
   __device__ __forceinline__ float of_group(int group) const {
     const std::uint32_t word = words[group / 4];
     const int byte = group % 4;
@@ -60,15 +60,10 @@ __device__ __forceinline__ int ratio_place_584(int token) {
   return token % 8 / 2 * 16 + token / 8 * 2 + token % 2;
 }
 
-/// The exponent, as in an fp32, of the unit of a token whose largest scale is this byte. Bytes
-/// are taken for at least 2^-60 and at most 2^123, so that fp32 has the inverses of units, and the ratio of
-/// any two units.
-__device__ __forceinline__ std::uint32_t unit_exponent_584(std::uint32_t largest) {
-  return min(max(largest, 67U), 250U) - 6;
-}
-/// The ratio of a group's scale to its token's unit, as fp16.
+/// The ratio of a group's scale to its token's unit, as fp16: what is above 2^15 is of a group of zeros.
 __device__ __forceinline__ std::uint16_t ratio_584(std::uint32_t byte, std::uint32_t exponent) {
-  return __half_as_ushort(parts::ratio_to_unit(__uint_as_float(byte << 23), exponent));
+  const float ratio = __uint_as_float(byte << 23) * parts::power_of_two(254 - exponent);
+  return __half_as_ushort(__float2half_rn(fminf(ratio, 0x1p15F)));
 }
 
 }  // namespace flashlatent::fp8

@@ -153,6 +153,7 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
   const std::int64_t items = std::int64_t{split.requests} * split.rounds;
   for (int team = kMostTeam; team > 1; team /= 2) {
     if (items < 1 || split.rounds > 1 || items * split.lanes * team > workers - kUnusedSms) continue;
+    if (!workers.room.fits(team)) continue;
     const std::int64_t blocks = schedule::max_blocks(split);
     const std::int64_t by_team = (blocks + team - 1) / team * split.cost.per_block;
     const std::int64_t by_parts =

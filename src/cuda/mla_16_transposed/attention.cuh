@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/mla_16_transposed/ring.cuh"
+#include "cuda/parts/cache_scale.cuh"
 #include "cuda/parts/column_softmax.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/ptx/wgmma.cuh"
@@ -32,6 +33,7 @@ class Attention {
         me_(threadIdx.x / 128),
         thread_(threadIdx.x % 128),
         fragment_(parts::fragment_of(thread_)),
+        cache_scale_(parts::cache_scale<typename Config::Loader>(args.cache)),
         ring_(shared) {}
 
   /// Begins a segment of so many tokens, whose rows are tile_.
@@ -81,7 +83,7 @@ class Attention {
 
   /// From scores to P in shared memory; the output so far shrinks to the new maximum.
   __device__ __forceinline__ void softmax(int start) {
-    parts::multiply(s_, args_.scale_log2);
+    parts::multiply(s_, args_.scale_log2 * cache_scale_);
     if (live_ != parts::kAllLive || partial_tokens(start) != 0) {
       parts::mask_columns<kRows>(s_, live_, fragment_, [&](int n) { return limit(n, start); });
     }
@@ -177,7 +179,8 @@ class Attention {
   /// By what the sums of row n are multiplied in the end; `writes`: writes its lse.
   __device__ __forceinline__ float finish_row(int segment_slot, std::int64_t slot, int n, RowStatistics row,
                                               bool writes) const {
-    const parts::RowScale scale = parts::finish_row(row.max, row.sum);
+    parts::RowScale scale = parts::finish_row(row.max, row.sum);
+    scale.factor *= cache_scale_;
     if (n >= tile_.rows) return scale.factor;
     if (writes && segment_slot >= 0) args_.partial.lse[slot * kRows + n] = scale.lse;
     if (segment_slot >= 0) return scale.factor;
@@ -203,6 +206,7 @@ class Attention {
   const int me_;
   const int thread_;
   const parts::Fragment fragment_;
+  const float cache_scale_;
   RingPosition<Config> ring_;
   parts::RowTile tile_;
   int length_ = 0;

@@ -6,6 +6,7 @@
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/dense_times.h"
 #include "cuda/common/if_compiled.h"
+#include "cuda/common/teams.h"
 #include "cuda/cuda_backend.h"
 #include "plan/even_shares.h"
 #include "plan/host_plan.h"
@@ -124,7 +125,7 @@ constexpr int kUnusedSms = 12;
 /// to read, no workspace, no combine step.
 std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
                                                 const schedule::Workers& workers, int team) {
-  const int teams = std::max(workers - kUnusedSms, 0) / team;
+  const int teams = within_room(std::max(workers - kUnusedSms, 0) / team, team, workers);
   if (teams == 0 || loading_of(problem) != Loading::kBoxes || mla_64_pingpong::has_spans(problem) ||
       !is_listed({mla_64_pingpong::kTeamKeys576x512},
                  mla_64_pingpong::key_of(problem, Loading::kBoxes, 1, team)))

@@ -19,7 +19,7 @@ using MergeStep = parts::MergeStep<typename Config::Element, Config::kComputeThr
 template <class Config>
 class LineWarpgroup : public Warpgroup<Config> {
   using Base = Warpgroup<Config>;
-  using Base::args_, Base::base_, Base::fragment_, Base::kUnits, Base::me_, Base::o_;
+  using Base::args_, Base::base_, Base::cache_scale_, Base::fragment_, Base::kUnits, Base::me_, Base::o_;
 
  public:
   using Base::Base;
@@ -33,7 +33,8 @@ class LineWarpgroup : public Warpgroup<Config> {
     for (int half = 0; half < 2; ++half) {
       const int row = fragment_.row + 8 * half;
       const float sum = kUnits && work.blocks() == 0 ? 0.0F : row_sum[0][row] + row_sum[1][row];
-      const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
+      parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
+      scale.factor *= cache_scale_;
       const std::int64_t slot = this->slot_of(work);
       const int column = me_ * Config::kHalfDim + fragment_.column;
       const bool writes_lse = column == 0;
@@ -71,8 +72,8 @@ class LineWarpgroup : public Warpgroup<Config> {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = half ? high : low;
-      const parts::RowScale scale =
-          parts::finish_row(half ? base_.high : base_.low, half ? sum.high : sum.low);
+      parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, half ? sum.high : sum.low);
+      scale.factor *= cache_scale_;
       if (column == 0 && row < work.tile.rows) {
         parts::write_max_logit(args_.max_logits, work.tile, work.tile.head(args_.query, row),
                                half ? max.high : max.low, scale.lse);

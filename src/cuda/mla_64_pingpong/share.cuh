@@ -21,7 +21,7 @@ using Part =
 /// All threads, once.
 __device__ __forceinline__ void leave_cluster() {
   __syncwarp();
-  ptx::cluster_arrive();
+  ptx::cluster_release();
   ptx::cluster_wait();
 }
 

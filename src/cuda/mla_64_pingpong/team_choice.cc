@@ -38,8 +38,10 @@ constexpr int over(int x, int y) {
 constexpr int kResident[kMostTeam] = {132, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7};
 constexpr int kWorkersOfH200 = 132;
 
-int resident_teams(int team, int workers) {
-  return std::int64_t{kResident[std::min(team, kMostTeam) - 1]} * workers / kWorkersOfH200;
+int resident_teams(int team, const schedule::Workers& workers) {
+  team = std::min(team, kMostTeam);
+  const auto usual = std::int64_t{kResident[team - 1]} * workers.count / kWorkersOfH200;
+  return within_room(static_cast<int>(usual), team, workers);
 }
 
 int blocks_of(const DecodeProblem& problem) {
@@ -70,7 +72,8 @@ Cut cut_of(const DecodeProblem& problem, const schedule::Workers& workers, int r
   return cut;
 }
 
-/// The fastest cut of those whose teams are all resident; else the one with the fewest CTAs.
+/// The fastest cut of those whose teams are all resident; else the one with the fewest CTAs, whose teams are
+/// the smallest.
 Cut best_cut(const DecodeProblem& problem, const schedule::Workers& workers) {
   Cut best = cut_of(problem, workers, kTileRows, kMostTeamBlocks);
   std::int32_t least = 0;

@@ -23,6 +23,7 @@
 #include "cuda/mla_64_pingpong/poison.cuh"
 #include "cuda/mla_64_pingpong/query_units.cuh"
 #include "cuda/mla_64_pingpong/smem_layout.cuh"
+#include "cuda/parts/cache_scale.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/kv_tokens.cuh"
 #include "cuda/parts/mask.cuh"
@@ -52,7 +53,8 @@ class Warpgroup {
         query_map_(query_map),
         thread_(threadIdx.x % 128),
         me_(me),
-        fragment_(parts::fragment_of(thread_)) {}
+        fragment_(parts::fragment_of(thread_)),
+        cache_scale_(parts::cache_scale<typename Config::Loader>(args.cache)) {}
 
   /// Asks for Q of the segment that comes next, as soon as both warpgroups have done with the one before.
   __device__ __forceinline__ void request_query(const parts::Work& next) {
@@ -290,6 +292,15 @@ class Warpgroup {
     for (int chunk = Config::kVChunks; chunk < Config::kQkChunks; ++chunk) release(kMe, chunk);
   }
 
+  /// As parts::DecodeArguments has them, with the scale of the cache.
+  __device__ __forceinline__ float scale_log2() const {
+    return args_.scale_log2 * cache_scale_;
+  }
+  __device__ __forceinline__ float positive_scale() const {
+    if constexpr (!parts::kLeavesCacheScale<typename Config::Loader>) return args_.positive_scale;
+    return scale_log2() > 0 ? scale_log2() : 1.0F;
+  }
+
   /// Masks scores and settles the base after their maximum. Returns by what the output so far must shrink.
   template <int kMe>
   __device__ __forceinline__ parts::RowPair take_maximum(const parts::Work& work) {
@@ -297,8 +308,8 @@ class Warpgroup {
     if constexpr (kUnits) {
       parts::add_units(s_, units(kMe), scale_);
     } else {
-      if constexpr (!Config::kFewBlocks) parts::scale_unless_positive(s_, args_.scale_log2);
-      scale = args_.positive_scale;
+      if constexpr (!Config::kFewBlocks) parts::scale_unless_positive(s_, scale_log2());
+      scale = positive_scale();
     }
     // Those that some rows of the tile attend to and others do not.
     const std::uint64_t partial = Config::kRowsAlike ? 0 : live_ & ~parts::low_tokens(seen_);
@@ -339,8 +350,8 @@ class Warpgroup {
     if constexpr (kUnits) {
       sum = parts::exponentials_of_units(s, units(kMe) + 16 * kBegin, base_);
     } else {
-      sum = Config::kFewBlocks ? parts::exponentials_by_row(s, args_.positive_scale, base_)
-                               : parts::exponentials(s, args_.positive_scale, base_);
+      sum = Config::kFewBlocks ? parts::exponentials_by_row(s, positive_scale(), base_)
+                               : parts::exponentials(s, positive_scale(), base_);
     }
     sum_ = {sum_.low + sum.low, sum_.high + sum.high};
   }
@@ -465,6 +476,7 @@ class Warpgroup {
   const int thread_;
   const int me_;
   const parts::Fragment fragment_;
+  const float cache_scale_;
   Parities parities_;
   int seen_ = 0;            // tokens from its block on that the tile's first row attends to
   std::uint64_t live_ = 0;  // which of its tokens count

@@ -22,10 +22,8 @@ class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true, Token> {
     this->look_ahead(range);
     this->template locate<false>();
     const std::uint8_t* token = this->token_of_quad();
-    float scales;
-    if constexpr (Token::kIsE4m3) {
-      scales = this->scale_of_cache();
-    } else {
+    float scales = 0;
+    if constexpr (!Token::kIsE4m3) {
       scales = __ldg(reinterpret_cast<const float*>(token + fp8_656::kScaleOffset) + lane() % 4);
     }
     uint4 bytes[kUnits][2] = {};
@@ -74,9 +72,7 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token>
 
   __device__ __forceinline__ Fp8RegisterLoader(const CacheArguments& cache, const CUtensorMap&, int thread,
                                                Memory& memory)
-      : Base(cache, thread, memory.warps[thread / 32]) {
-    if constexpr (Token::kIsE4m3) scale_ = this->scale_of_cache();
-  }
+      : Base(cache, thread, memory.warps[thread / 32]) {}
 
   template <class Pipe, class Announce>
   __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {

@@ -28,9 +28,7 @@ class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Token> {
                                                Memory& memory)
       : Base(cache, thread, memory.kept),
         stage_(ptx::shared_address(&memory.steps[0][0][thread])),
-        staged_scale_(ptx::shared_address(&memory.scales[thread])) {
-    if constexpr (Token::kIsE4m3) scales_ = this->scale_of_cache();
-  }
+        staged_scale_(ptx::shared_address(&memory.scales[thread])) {}
 
   template <class Pipe, class Announce>
   __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
@@ -110,7 +108,7 @@ class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Token> {
 
   const std::uint32_t stage_, staged_scale_;  // this thread's parts of them
   const std::uint8_t* row_ = nullptr;         // 16 bytes of this thread's token
-  float scales_ = 0;                          // one group for each lane, or the cache's
+  float scales_ = 0;                          // one group for each lane
 };
 
 using Fp8StagedLoader = Fp8StagedLoaderOf<Fp8_656Token>;

@@ -16,6 +16,7 @@
 
 #include "core/e4m3_latent.h"
 #include "core/fp8_656.h"
+#include "cuda/parts/fp8_rows.cuh"
 #include "cuda/parts/kv_tokens.cuh"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/parts/tile.cuh"
@@ -45,7 +46,7 @@ struct Fp8_656Token {
   static constexpr int kBytes = fp8_656::kTokenBytes;
   static constexpr int kRopeOffset = fp8_656::kRopeOffset;
   static constexpr int kRopeBytes = 32;   // of a lane of the quad
-  static constexpr bool kIsE4m3 = false;  // all elements are e4m3, with one scale for the cache
+  static constexpr bool kIsE4m3 = false;  // all elements are e4m3; the scale is left to others
 };
 struct E4m3Token {
   static constexpr int kBytes = e4m3_latent::kDim;
@@ -76,6 +77,7 @@ class Fp8Tokens {
   static constexpr bool kReaderFences = kCluster == 1;
   static constexpr bool kAllReadersArrive = false;
   static constexpr bool kPairs = true;
+  static constexpr bool kLeavesScale = Token::kIsE4m3;
 
   __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
 
@@ -188,18 +190,10 @@ class Fp8Tokens {
     return lane() % 4 * (Token::kRopeBytes - 16);
   }
 
-  /// This lane's scale: of one group, or of the cache.
-  __device__ __forceinline__ float scale_of_cache() const {
-    return cache_.scale == nullptr ? 1.0F : __ldg(cache_.scale);
-  }
   /// A unit's scale, from the quad's lanes.
   template <int kUnit>
   __device__ __forceinline__ static float scale_of(float scales) {
-    if constexpr (Token::kIsE4m3) {
-      return scales;
-    } else {
-      return kUnit == 0 ? 0 : __shfl_sync(0xffffffff, scales, kUnit - 1, 4);
-    }
+    return Token::kIsE4m3 || kUnit == 0 ? 0 : __shfl_sync(0xffffffff, scales, kUnit - 1, 4);
   }
 
   /// The tile of half a unit.
@@ -211,9 +205,12 @@ class Fp8Tokens {
   /// Converts sixteen e4m3 into a tile. Returns the last two values.
   __device__ __forceinline__ std::uint32_t store_converted(std::uint32_t tile, const uint4& raw,
                                                            float scale) const {
-    const uint2 a = dequantize(raw.x, scale), b = dequantize(raw.y, scale);
+    const auto convert = [scale](std::uint32_t codes) {
+      return Token::kIsE4m3 ? as_bf16(codes) : dequantize(codes, scale);
+    };
+    const uint2 a = convert(raw.x), b = convert(raw.y);
     ptx::store_16_bytes(tile + place_, make_uint4(a.x, a.y, b.x, b.y));
-    const uint2 c = dequantize(raw.z, scale), d = dequantize(raw.w, scale);
+    const uint2 c = convert(raw.z), d = convert(raw.w);
     ptx::store_16_bytes(tile + (place_ ^ 16), make_uint4(c.x, c.y, d.x, d.y));
     return d.y;
   }

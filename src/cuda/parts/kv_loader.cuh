@@ -27,6 +27,7 @@
 //   kLists                      (optional) tokens are of two lists (listed_tokens.cuh)
 //   kUnits                      (optional) tiles are in units of tokens (fp8_units.cuh), which
 //                               pipe.units() gets; halves of V share barriers
+//   kLeavesScale                (optional) tiles are codes of an e4m3 cache, without its scale
 //   kWholeBlocks                a block is filled, and given back, as one
 //   kSparesRegisters            registers are short: what is not used in every block is kept in memory
 //   kOneLoop                    (optional) a part that is one item goes through the loop over segments,

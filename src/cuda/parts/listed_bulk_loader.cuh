@@ -40,7 +40,6 @@ class ListedBulkLoader : public ListedRows<Format_, 8, 1> {
       for (ptx::Barrier& full : memory.full[warp_]) ptx::init(full, Format::kScalesApart ? 1 + kRows : 1);
       ptx::publish_barriers();
     }
-    if constexpr (kHasCacheScale<Format>) scales_ = Format::scale_of_cache(cache);
     __syncwarp();
   }
 

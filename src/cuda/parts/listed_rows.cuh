@@ -27,6 +27,7 @@ class ListedRows {
   static constexpr bool kReaderFences = kCluster == 1;
   static constexpr bool kAllReadersArrive = false;
   static constexpr bool kPairs = true;
+  static constexpr bool kLeavesScale = kHasCacheScale<Format>;
 
   __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
 

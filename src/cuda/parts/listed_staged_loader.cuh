@@ -39,7 +39,6 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
         slot_(ptx::shared_address(&memory.slots[0][thread])),
         end_(slot_ + sizeof(memory.slots)) {
     if (lane() == 0) this->kept_.init();
-    if constexpr (kHasCacheScale<Format>) scales_ = next_scales_ = Format::scale_of_cache(cache);
     __syncwarp();
   }
 

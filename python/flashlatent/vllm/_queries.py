@@ -24,10 +24,12 @@ class Queries(NamedTuple):
     @classmethod
     def of(cls, starts_cpu: torch.Tensor, starts: torch.Tensor, rows: int) -> "Queries":
         """starts: (requests + 1); rows: of q, padding included."""
-        lengths = starts_cpu.diff()
-        requests, total, tokens = len(lengths), int(starts_cpu[-1] - starts_cpu[0]), max(int(lengths.max()), 1)
-        full, rest = divmod(total, tokens)  # so many requests have all tokens if the others are padding
-        uniform = rest == 0 and rows == requests * tokens and bool((lengths[:full] == tokens).all())
+        bounds = starts_cpu.numpy()  # operators of torch take five times as long, in each step
+        lengths = bounds[1:] - bounds[:-1]
+        requests, total, tokens = len(lengths), int(bounds[-1] - bounds[0]), max(int(lengths.max()), 1)
+        # None has more than `tokens`: the first `full` requests have as many each if they have the total.
+        full, rest = divmod(total, tokens)
+        uniform = rest == 0 and rows == requests * tokens and int(bounds[full] - bounds[0]) == total
         return cls(requests, tokens, total, uniform, starts)
 
     def attend(self, step: Step, q: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor,

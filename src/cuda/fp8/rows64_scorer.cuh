@@ -146,47 +146,19 @@ class Scorer {
     for (int i = 0; i < fp8_656::kGroups; ++i) ratios[i] = parts::pack<__half>(low.ratio(i), high.ratio(i));
     put_tokens(ratios);
     if (rounds) [[unlikely]] {
-      multiply_keys<true>(a, bytes, token, ratios, q);
+      score_rounded(token, row, q);
     } else {
-      multiply_keys<false>(a, bytes, token, ratios, q);
-    }
-  }
-
-  /// The latent's share, of which the first step's bytes are there. kRounds: where a scale is no power of two
-  /// fp16 has its ratio to 11 bits, and an lse would show how that is rounded; so what is missing of the
-  /// ratio is a second fp16, and a value is rounded once.
-  template <bool kRounds>
-  __device__ __forceinline__ void multiply_keys(fp8::Operands (&a)[2], fp8::KeyBytes& bytes,
-                                                std::uint32_t token,
-                                                const std::uint32_t (&ratios)[fp8_656::kGroups],
-                                                std::uint64_t q) {
-    const std::uint32_t row = token + own_ % 4 * 16;
-    [[maybe_unused]] std::uint32_t missing = 0;  // of both tokens
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (i >= 1) ptx::wgmma_wait<1>();
-      const std::uint32_t ratio = ratios[i / 2];
-      if constexpr (kRounds) {
-        if (i % 2 == 0) missing = missing_of(token, i / 2, ratio);
-        widen_with_rest(a[i % 2], bytes, ratio, missing);
-      } else {
-        widen_keys(a[i % 2], bytes, __byte_perm(ratio, 0, 0x1010), __byte_perm(ratio, 0, 0x3232));
+      for (int i = 0; i < 8; ++i) {
+        if (i >= 1) ptx::wgmma_wait<1>();
+        widen_keys(a[i % 2], bytes, __byte_perm(ratios[i / 2], 0, 0x1010),
+                   __byte_perm(ratios[i / 2], 0, 0x3232));
+        if (i + 1 < 8) bytes = fp8::KeyBytes::at(row + (i + 1) * 64);
+        ptx::wgmma_fence();
+        fp8::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
+        ptx::wgmma_commit();
       }
-      if (i + 1 < 8) bytes = fp8::KeyBytes::at(row + (i + 1) * 64);
-      ptx::wgmma_fence();
-      fp8::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
-      ptx::wgmma_commit();
     }
-  }
-  /// What two tokens' ratios lack as fp16.
-  __device__ __forceinline__ std::uint32_t missing_of(std::uint32_t token, int group,
-                                                      std::uint32_t ratio) const {
-    const float2 rounded = parts::unpack<__half>(ratio);
-    return parts::pack<__half>(ratio_of(token, group, units_[0]) - rounded.x,
-                               ratio_of(token + 8 * fp8_656::kTokenBytes, group, units_[1]) - rounded.y);
-  }
-  __device__ __forceinline__ static float ratio_of(std::uint32_t token, int group, std::uint32_t unit) {
-    return in_units(ptx::load_float(token + fp8_656::kScaleOffset + group * 4), unit);
   }
 
   /// The same of fp8_584. While nothing is under way it is asked whether there are odd tokens: their units
@@ -262,6 +234,38 @@ class Scorer {
     }
   }
 
+  /// The latent's share where scales are no powers of two: values are rounded as code that works in bf16
+  /// does, since an lse shows fp16's own rounding of a ratio. fp16 has room for all of their 8 bits.
+  __device__ __forceinline__ void score_rounded(std::uint32_t token, std::uint32_t row, std::uint64_t q) {
+    ptx::wgmma_wait<0>();
+    fp8::Operands a;
+#pragma unroll 1
+    for (int i = 0; i < 8; ++i) {
+      const int group = i / 2;
+      const float ratios[2] = {ratio_of(token, group, units_[0]),
+                               ratio_of(token + 8 * fp8_656::kTokenBytes, group, units_[1])};
+      widen(a, fp8::KeyBytes::at(row + i * 64));
+#pragma unroll
+      for (auto& k : a) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 two = parts::unpack<__half>(k[j]);
+          const float ratio = ratios[j % 2];
+          // Not by unpack(): ptxas would take its halves for registers of 16 bits, and spill five words.
+          const std::uint32_t rounded = parts::pack<__nv_bfloat16>(two.x * ratio, two.y * ratio);
+          k[j] = parts::pack<__half>(__uint_as_float(rounded << 16), __uint_as_float(rounded & 0xFFFF0000));
+        }
+      }
+      ptx::wgmma_fence();
+      fp8::multiply<__half, kRows>(s_, a, q + i * kTileStep, true);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+    }
+  }
+  __device__ __forceinline__ static float ratio_of(std::uint32_t token, int group, std::uint32_t unit) {
+    return in_units(ptx::load_float(token + fp8_656::kScaleOffset + group * 4), unit);
+  }
+
   /// 64 columns: of product k a lane has columns 2 k and 2 k + 1 of its 16, and the two eight on.
   __device__ __forceinline__ static void widen(fp8::Operands& a, const fp8::KeyBytes& bytes) {
     const std::uint32_t low[4] = {bytes.low.x, bytes.low.y, bytes.low.z, bytes.low.w};
@@ -290,22 +294,6 @@ class Scorer {
     for (auto& k : a) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) k[i] = parts::times(k[i], i % 2 == 0 ? low : high);
-    }
-  }
-
-  /// The same times ratios of both tokens and what these lack.
-  __device__ __forceinline__ static void widen_with_rest(fp8::Operands& a, const fp8::KeyBytes& bytes,
-                                                         std::uint32_t ratios, std::uint32_t missing) {
-    widen(a, bytes);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int selector = i == 0 ? 0x1010 : 0x3232;
-      const std::uint32_t ratio = __byte_perm(ratios, 0, selector), rest = __byte_perm(missing, 0, selector);
-#pragma unroll
-      for (auto& k : a) {
-#pragma unroll
-        for (int j = i; j < 4; j += 2) k[j] = parts::times_sum(k[j], ratio, rest);
-      }
     }
   }
 

@@ -332,13 +332,11 @@ class Fp8UnitLoader {
         return make_uint2(times(pairs.low, two), times(pairs.high, two));
       });
     } else {
-      // Ratios to more digits than fp16 has: an lse would show how they are rounded.
+      // Rounded as bf16 code rounds; fp16 holds all 8 bits.
       store_all([](std::uint32_t values, float ratio) {
-        const ptx::HalfPairs pairs = ptx::widen_e4m3(values);
-        const std::uint32_t two = pack<__half>(ratio, ratio);
-        const float missing = ratio - unpack<__half>(two).x;
-        const std::uint32_t rest = pack<__half>(missing, missing);
-        return make_uint2(times_sum(pairs.low, two, rest), times_sum(pairs.high, two, rest));
+        const uint2 rounded = dequantize(values, ratio);
+        const float2 low = unpack<__nv_bfloat16>(rounded.x), high = unpack<__nv_bfloat16>(rounded.y);
+        return make_uint2(pack<__half>(low.x, low.y), pack<__half>(high.x, high.y));
       });
     }
   }

@@ -38,13 +38,6 @@ __device__ __forceinline__ std::uint32_t times(std::uint32_t pair, std::uint32_t
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(pair), "r"(factor));
   return product;
 }
-/// Two fp16 times the sums of two fp16 each, the second of which is small: rounded once, or nearly.
-__device__ __forceinline__ std::uint32_t times_sum(std::uint32_t pair, std::uint32_t factor,
-                                                   std::uint32_t small) {
-  std::uint32_t product;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(pair), "r"(factor), "r"(times(pair, small)));
-  return product;
-}
 /// The larger of two fp16 each.
 __device__ __forceinline__ std::uint32_t larger(std::uint32_t a, std::uint32_t b) {
   std::uint32_t max;

@@ -184,7 +184,7 @@ TEST(Dispatch, ARefusalBeginsWithKernelsThatCouldHaveTakenTheProblem) {
   executor.backend = Backend::kCuda;
   DecodeProblem problem = problem_of(2, 16, 100);
   problem.cache.layout = KvLayout::kSeparate;
-  problem.cache.qk_dim = problem.cache.v_dim = 24;
+  problem.cache.qk_dim = problem.cache.v_dim = 1000;
   const std::string refusal = picked(problem, executor, 132);
   EXPECT_TRUE(contains(refusal, "; gqa_16: ") && contains(refusal, "; gqa_128: ")) << refusal;
   EXPECT_FALSE(contains(refusal, "the cache is separate")) << refusal;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/token_bytes.h"
 #include "cost/device.h"
 #include "cost/model.h"
 #include "cost/packing.h"
@@ -208,6 +209,52 @@ TEST(CostDevices, ReadFromL2WhatFitsThere) {
   EXPECT_GT(between, 1.2);
   EXPECT_LT(between, 1.3);
   EXPECT_EQ(cost::reading(schedule::Workers(132), 41e6).memory, 1);
+}
+
+/// The sum of all kernels' estimates of sparse decode of 28 requests on an H100: by its own memory, or as if
+/// all were in L2.
+std::int64_t estimate_of_28(DecodeProblem problem, bool in_l2) {
+  problem.query.batch = 28;
+  problem.query.heads = 16;
+  problem.options.softmax_scale = 1;
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  schedule::Workers workers = cost::workers_of(*cost::find_gpu("H100"));
+  if (in_l2) workers.memory = workers.clock;
+  Result<std::vector<Candidate>> list = candidates(problem, executor, workers);
+  std::int64_t sum = 0;
+  if (!list.ok()) return sum;
+  for (const Candidate& candidate : *list) {
+    if (candidate.reason.empty()) sum += candidate.times.equal;
+  }
+  return sum;
+}
+
+TEST(CostDevices, CountTheBytesOfEachFormatAndOfBothCaches) {
+  DecodeProblem problem;
+  problem.cache.format = KvFormat::kFp8_584;
+  problem.cache.qk_dim = problem.cache.v_dim = 512;
+  EXPECT_EQ(token_bytes(problem.cache), 584);
+  // 33 MB fit into L2; of 1,024 bytes a token they would be 59.
+  problem.sparse = {.enabled = true, .topk = 2048};
+  EXPECT_GT(estimate_of_28(problem, true), 0);
+  EXPECT_EQ(estimate_of_28(problem, false), estimate_of_28(problem, true));
+  // 67 MB of two caches do not, though those of the first one alone would.
+  problem.cache.extra = {.enabled = true, .indexed = true, .topk = 2048};
+  EXPECT_GT(estimate_of_28(problem, false), estimate_of_28(problem, true));
+  problem.cache.extra = {.enabled = true, .indexed = false, .max_pages = 32};
+  EXPECT_GT(estimate_of_28(problem, false), estimate_of_28(problem, true));
+
+  DecodeProblem::Cache cache;
+  EXPECT_EQ(token_bytes(cache), 1152);
+  cache.format = KvFormat::kE4m3;
+  EXPECT_EQ(token_bytes(cache), 576);
+  cache.format = KvFormat::kFp8_656;
+  EXPECT_EQ(token_bytes(cache), 656);
+  cache = {.heads = 8, .qk_dim = 128, .v_dim = 64, .layout = KvLayout::kSeparate};
+  EXPECT_EQ(token_bytes(cache), 2 * 8 * 192);
+  cache.format = KvFormat::kE4m3;
+  EXPECT_EQ(token_bytes(cache), 8 * 192);
 }
 
 struct Call {

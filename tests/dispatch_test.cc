@@ -178,6 +178,26 @@ TEST(Dispatch, AKernelByNameSaysItsOwnReason) {
   EXPECT_FALSE(contains(message, "reference")) << message;
 }
 
+// Kernels that read another layout say nothing that helps: they stand last, by name only.
+TEST(Dispatch, ARefusalBeginsWithKernelsThatCouldHaveTakenTheProblem) {
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  DecodeProblem problem = problem_of(2, 16, 100);
+  problem.cache.layout = KvLayout::kSeparate;
+  problem.cache.qk_dim = problem.cache.v_dim = 1000;
+  const std::string refusal = picked(problem, executor, 132);
+  EXPECT_TRUE(contains(refusal, "; gqa_16: ") && contains(refusal, "; gqa_128: ")) << refusal;
+  EXPECT_FALSE(contains(refusal, "the cache is separate")) << refusal;
+  const std::size_t others = refusal.find("; of another layout: mla_");
+  ASSERT_NE(others, std::string::npos) << refusal;
+  EXPECT_EQ(refusal.find(": ", others + 20), std::string::npos) << refusal;
+  const auto list = candidates(problem, executor, 132);
+  ASSERT_TRUE(list.ok());
+  const std::string lines = explain(*list);
+  EXPECT_TRUE(lines.starts_with("gqa_16: declines: ")) << lines;
+  EXPECT_TRUE(contains(lines, "\nof another layout: mla_")) << lines;
+}
+
 TEST(Dispatch, TheOracleRunsOnlyByName) {
   const DecodeProblem problem = problem_of(2, 16, 100);
   EXPECT_EQ(picked(problem, {}, 4), "cpu_dense");

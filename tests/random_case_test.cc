@@ -78,5 +78,24 @@ TEST(RandomCase, HardScoreStepsMoveASoftmaxBase) {
   }
 }
 
+TEST(RandomCase, DrawsLengthsOfAnotherStep) {
+  const runtime::CaseSpec plain = {.heads = 1, .lengths = {900, 0, 500, 1, 64}};
+  EXPECT_FALSE(runtime::make_case(plain, 1).other_lengths.cache.present());
+  for (PrefixSharing sharing : {PrefixSharing::kOff, PrefixSharing::kAuto}) {
+    runtime::CaseSpec spec = plain;
+    spec.other_lengths = true;
+    spec.prefix_sharing = sharing;
+    const runtime::RandomCase c = runtime::make_case(spec, 1);
+    ASSERT_TRUE(c.other_lengths.cache.present());
+    const auto* own = static_cast<const std::int32_t*>(c.inputs.cache_seqlens.data);
+    const auto* other = static_cast<const std::int32_t*>(c.other_lengths.cache.data);
+    EXPECT_FALSE(std::equal(own, own + 5, other));
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_GE(other[i], 0);
+      EXPECT_LE(other[i], sharing == PrefixSharing::kOff ? 900 : own[i]);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace flashlatent

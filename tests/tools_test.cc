@@ -270,6 +270,68 @@ TEST_F(Program, PlanSaysWhyItsKernel) {
   expect_refused("plan --heads 3 --kv-heads 2", {"h_q is 3"});
 }
 
+// Kernels are picked for requests as long as lengths may reach; the call's estimate is for the lengths given.
+TEST_F(Program, PlanEstimatesTheLengthsGiven) {
+  const std::string json_file = " --json " + file("plan.json");
+  expect_right(
+      "plan --backend cuda --batch 64 --tokens 4.096e3 --lengths uniform --heads 16 --brief" + json_file,
+      {"Picked for 64 requests of 4096 tokens each, ", "A call of these lengths, 262144 tokens in all",
+       "Costs of a part: in nanoseconds, of an H200 with 132 multiprocessors.\n"});
+  EXPECT_EQ(json("plan.json").at("lengths_estimate_ms"), json("plan.json").at("estimate_ms"));
+  for (const char* kernel : {"mla_16", "mla_64_pingpong", "mla_64_roles", "mla_16_team4"}) {
+    // A fourth of the tokens, nearly all of one request.
+    expect_right(std::string("plan --length-list 131072,512,512,512 --heads 16 --brief --kernel ") + kernel +
+                     json_file,
+                 {"A call of these lengths, 132608 tokens in all"});
+    const double given = json("plan.json").at("lengths_estimate_ms"),
+                 longest = json("plan.json").at("estimate_ms");
+    EXPECT_LT(given, 0.6 * longest) << kernel;
+    EXPECT_GT(given, 0.1 * longest) << kernel;
+  }
+  expect_right("plan --gpu H100 --kernel mla_16 --batch 3 --heads 8 --brief", {", of H100 with 132 multi"});
+}
+
+TEST_F(Program, PlanOfTheCpuIsForThisMachinesThreads) {
+  ::setenv("OMP_NUM_THREADS", "3", 1);
+  expect_right("plan --backend cpu --batch 3 --brief --json " + file("plan.json"),
+               {"Costs of a part: in units of cpu_dense, for 3 threads.\n"});
+  ::unsetenv("OMP_NUM_THREADS");
+  EXPECT_EQ(json("plan.json").at("workers").at("count"), 3);
+  EXPECT_TRUE(json("plan.json").at("estimate_ms").is_null());
+  EXPECT_TRUE(json("plan.json").at("lengths_estimate_ms").is_null());
+}
+
+TEST_F(Program, WholeNumbersMayHaveAnExponent) {
+  expect_right("plan --batch 1e1 --tokens 1.5e3 --lengths uniform --heads 16 --brief",
+               {"Picked for 10 requests of 1536 tokens each"});
+  expect_right("plan --length-list 1e3,2E+3 --heads 16 --brief", {"3000 tokens in all"});
+  for (const char* number : {"1.5", "1e", "e3", "1.25e1", "1e-3", "x", "1e3x", "1e99"}) {
+    expect_refused(std::string("plan --tokens ") + number,
+                   {"--tokens", std::string("'") + number + "' is no whole number"});
+  }
+  expect_refused("plan --tokens 1e12", {"--tokens", "1000000000000 not in range"});
+  expect_refused("plan --length-list 1e3,2.5", {"item 2 is '2.5'"});
+}
+
+TEST_F(Program, ABenchmarkOfIndicesHasDifferentOnes) {
+  expect_refused("bench sparse --topk 4096 --tokens 100", {"--topk is 4096 and --tokens is 100"});
+}
+
+TEST_F(Program, CheckPrintsErrorsOfDtypesThatItHad) {
+  const Outcome outcome = run("check --suite small --filter 'shard fp8'");
+  EXPECT_EQ(outcome.code, 0) << outcome.out;
+  EXPECT_NE(outcome.out.find("; largest relative error bf16 "), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("fp16"), std::string::npos) << outcome.out;
+}
+
+// What is drawn besides the problem: how a case is run.
+TEST_F(Program, RandomCasesAreRunInManyWays) {
+  expect_right("check --suite random --cases 60 --list",
+               {" at other lengths\n", " in a graph\n", " by kernel ", "drafts"});
+  expect_right("check --suite random --cases 60 --filter 'at other lengths' --shard 1/4",
+               {" 0 wrong, 0 refused"});
+}
+
 // What GPU kernels take, and how they cut a call, every build knows.
 TEST_F(Program, PlanShowsKernelsOfTheGpuInEveryBuild) {
   for (const char* backend : {"", " --backend cuda"}) {

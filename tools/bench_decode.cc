@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/latent_format.h"
 #include "core/message.h"
+#include "core/token_bytes.h"
 #include "dispatch/sparse_prefill.h"
 #include "flashlatent/plan.h"
 #include "runtime/bench_check.h"
@@ -28,15 +28,6 @@ struct Work {
   double flops = 0;
   double bytes = 0;
 };
-
-/// Bytes of a token in the cache, all KV heads.
-double token_bytes(const DecodeProblem::Cache& cache) {
-  if (cache.layout == KvLayout::kLatent && cache.format != KvFormat::kPlain) {
-    return static_cast<double>(last_extent(cache.format, cache.qk_dim));
-  }
-  if (cache.layout == KvLayout::kLatent) return 2.0 * cache.heads * cache.qk_dim;
-  return (cache.format == KvFormat::kE4m3 ? 1.0 : 2.0) * cache.heads * (cache.qk_dim + cache.v_dim);
-}
 
 /// Pairs of query token and token of one request; of a prompt half of the square.
 double pairs_of(const DecodeProblem& problem, int length) {
@@ -60,16 +51,16 @@ Work work_of(const BenchCase& c) {
   }
   const auto& extra = cache.extra;
   if (extra.enabled) pairs += requests * query.tokens * (extra.indexed ? extra.topk : c.extra_tokens);
+  const auto a_token = static_cast<double>(token_bytes(cache));
   Work work;
   work.flops = 2.0 * pairs * query.heads * (cache.qk_dim + cache.v_dim);
   if (c.problem.token_items()) {
-    work.bytes = pairs * token_bytes(cache);
+    work.bytes = pairs * a_token;
   } else {
     const double rows = requests * query.tokens * query.heads;
     // Groups read a shared prefix once.
     if (options.prefix_sharing != PrefixSharing::kOff) tokens -= (requests - 1) * c.shared_tokens;
-    work.bytes =
-        tokens * token_bytes(cache) + rows * ((query.e4m3 ? 1.0 : 2.0) * cache.qk_dim + 2.0 * cache.v_dim);
+    work.bytes = tokens * a_token + rows * ((query.e4m3 ? 1.0 : 2.0) * cache.qk_dim + 2.0 * cache.v_dim);
   }
   return work;
 }

@@ -1,4 +1,6 @@
 // flashlatent bench sparse: decode by indices.
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "tools/bench_decode.h"
@@ -35,6 +37,14 @@ BenchCase case_of(const SparseShape& shape) {
 }
 
 int run_bench_sparse(const BenchSparseOptions& options) {
+  const SparseShape& shape = options.shape;
+  if (options.bench.suite.empty() && shape.problem.sparse.topk > shape.tokens) {
+    return fail(
+        {StatusCode::kInvalidArgument,
+         fmt::format("--topk is {} and --tokens is {}; a query token's indices are different, so that "
+                     "--topk up to --tokens is accepted",
+                     shape.problem.sparse.topk, shape.tokens)});
+  }
   std::vector<BenchCase> cases = options.bench.suite.empty()
                                      ? std::vector<BenchCase>{case_of(options.shape)}
                                      : suite_cases(sparse_suites(), options.bench.suite);
@@ -75,8 +85,8 @@ void add_bench_sparse(CLI::App& bench, Action& action) {
   add_bench_options(*sparse, sparse_suites(), options->bench);
   add_shape_options(*sparse, options->shape);
   sparse->footer(
-      "A query token's indices are random and different (as far as the request has so many tokens). Bytes "
-      "are each query token's tokens, read once.\n"
+      "A query token's indices are random and different . Bytes are each query "
+      "token's tokens, read once.\n"
       "Example: flashlatent bench sparse --suite peers --backend cuda --json sparse.json");
   sparse->callback([&action, options] { action = [options] { return run_bench_sparse(*options); }; });
 }

@@ -5,10 +5,14 @@
 #include <cstdio>
 #include <optional>
 
+#include "core/return_if_error.h"
+#include "dispatch/select.h"
 #include "dispatch/sparse_prefill.h"
 #include "runtime/compare.h"
 #include "runtime/decode_run.h"
+#include "runtime/graph.h"
 #include "runtime/prefill_run.h"
+#include "runtime/timing.h"
 #include "tools/check_cases.h"
 #include "tools/check_index.h"
 #include "tools/check_refusals.h"
@@ -53,23 +57,84 @@ CheckResult failed(const Status& status) {
   return {.outcome = refused ? Outcome::kRefused : Outcome::kWrong, .detail = status.message()};
 }
 
+/// The executor of a case: by name the kernel that it draws, unless --kernel names one, or the drawn one
+/// cannot read the tensors as they lie.
+Result<Executor> executor_of(const runtime::CaseSpec& spec, const runtime::RandomCase& random_case,
+                             const Executor& executor) {
+  if (spec.kernel == 0 || !executor.kernel.empty()) return executor;
+  FLASHLATENT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                               kernels_that_take(random_case.problem, executor));
+  if (names.empty()) return executor;
+  Executor named = executor;
+  named.kernel = names[static_cast<std::size_t>(spec.kernel - 1) % names.size()];
+  Result<runtime::DecodeRun> run = runtime::DecodeRun::create(random_case.problem, random_case.inputs, named);
+  if (!run.ok()) return run.status();
+  const Result<std::string> running = running_kernel(run->problem(), run->inputs(), run->outputs(), named);
+  return running.status().code() == StatusCode::kUnsupported ? executor : named;
+}
+
+/// Plans and decodes as the case says: by a plan for its lengths, by one for other lengths, or as a graph
+/// that has run with other lengths.
+class CaseRun {
+ public:
+  CaseRun(const runtime::CaseSpec& spec, const runtime::RandomCase& random_case, runtime::DecodeRun& run)
+      : others_(spec.other_lengths),
+        in_graph_(spec.graph && run.handle().executor().backend == Backend::kCuda),
+        other_(random_case.other_lengths),
+        own_(lengths_of(random_case.problem, random_case.inputs)),
+        run_(run) {}
+
+  Status prepare() {
+    if (!in_graph_) return {};
+    FLASHLATENT_RETURN_IF_ERROR(run_.set_lengths(other_));
+    FLASHLATENT_RETURN_IF_ERROR(run_.run());
+    FLASHLATENT_RETURN_IF_ERROR(graph_.capture([this] { return run_.run(); }, run_.handle().stream()));
+    return graph_.launch(run_.handle().stream());
+  }
+
+  Status call() {
+    if (!others_) return run_.run();
+    if (!in_graph_) {
+      FLASHLATENT_RETURN_IF_ERROR(run_.set_lengths(other_));
+      FLASHLATENT_RETURN_IF_ERROR(run_.plan());
+    }
+    FLASHLATENT_RETURN_IF_ERROR(run_.set_lengths(own_));
+    return in_graph_ ? graph_.launch(run_.handle().stream()) : run_.decode();
+  }
+
+ private:
+  bool others_, in_graph_;
+  const PlanLengths& other_;
+  PlanLengths own_;
+  runtime::DecodeRun& run_;
+  runtime::Graph graph_;
+};
+
 /// Runs a case three times from poisoned outputs. The runs must have the same bits, and must agree with the
 /// oracle.
-CheckResult check_case(const runtime::CaseSpec& spec, const CheckOptions& options, const Executor& executor) {
+CheckResult check_case(const runtime::CaseSpec& spec, const CheckOptions& options,
+                       const Executor& all_cases) {
   runtime::RandomCase random_case = runtime::make_case(spec, options.seed);
   random_case.problem.options.typical_tokens = options.typical_tokens;
+  const Result<Executor> executor = executor_of(spec, random_case, all_cases);
+  if (!executor.ok()) return failed(executor.status());
   Result<runtime::DecodeRun> run =
-      runtime::DecodeRun::create(random_case.problem, random_case.inputs, executor);
+      runtime::DecodeRun::create(random_case.problem, random_case.inputs, *executor);
   if (!run.ok()) return failed(run.status());
-  const Result<std::string> kernel = running_kernel(run->problem(), run->inputs(), run->outputs(), executor);
+  const Result<std::string> kernel = running_kernel(run->problem(), run->inputs(), run->outputs(), *executor);
   if (!kernel.ok()) return failed(kernel.status());
+  const auto wrong = [&](const std::string& why) {
+    return CheckResult{.outcome = Outcome::kWrong, .detail = why, .kernel = *kernel};
+  };
+  CaseRun calls(spec, random_case, *run);
+  if (const Status status = calls.prepare(); !status.ok()) return wrong(status.message());
   std::vector<std::uint8_t> out, lse;
   for (int i = 0; i < kReruns; ++i) {
-    for (const Status& status : {run->poison(), run->run(), run->fetch()}) {
-      if (!status.ok()) return {Outcome::kWrong, status.message()};
-    }
+    if (const Status status = run->poison(); !status.ok()) return wrong(status.message());
+    if (const Status status = calls.call(); !status.ok()) return wrong(status.message());
+    if (const Status status = run->fetch(); !status.ok()) return wrong(status.message());
     if (i > 0 && (out != run->out_bytes() || lse != run->lse_bytes())) {
-      return {Outcome::kWrong, "two runs on the same inputs differ"};
+      return wrong("two runs on the same inputs differ");
     }
     out = run->out_bytes();
     lse = run->lse_bytes();
@@ -190,10 +255,14 @@ int run_check(const CheckOptions& options) {
   }
   Result<Executor> executor = make_executor(options.executor);
   if (!executor.ok()) return fail(executor.status());
+  // The default stream cannot be captured.
+  Result<runtime::Stream> stream = runtime::Stream::create(*executor);
+  if (!stream.ok()) return fail(stream.status());
+  executor->stream = stream->get();
 
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   std::int64_t right = 0, wrong = 0, refused = 0;
-  double worst_error[2] = {0, 0};
+  std::optional<double> worst_error[2];  // of bf16 and fp16; empty: no case had it
   {
     Progress progress("check", static_cast<std::int64_t>(cases.size()));
     for (const runtime::CaseSpec& spec : cases) {
@@ -207,7 +276,8 @@ int run_check(const CheckOptions& options) {
                             : result.outcome == Outcome::kWrong ? "wrong"
                                                                 : "refused";
       if (result.outcome == Outcome::kWrong) {
-        fmt::print("WRONG {}: {}\n  again: {}\n", spec.name, result.detail,
+        fmt::print("WRONG {}{}: {}\n  again: {}\n", spec.name,
+                   result.kernel.empty() ? "" : ", " + result.kernel, result.detail,
                    again(options, spec.name, executor->backend));
       } else if (result.outcome == Outcome::kRefused) {
         fmt::print("refused {}: {}\n", spec.name, result.detail);
@@ -215,8 +285,10 @@ int run_check(const CheckOptions& options) {
       right += result.outcome == Outcome::kRight;
       wrong += result.outcome == Outcome::kWrong;
       refused += result.outcome == Outcome::kRefused;
-      double& worst = worst_error[spec.dtype == Dtype::kF16];
-      worst = std::max(worst, result.relative_error);
+      if (result.outcome != Outcome::kRefused) {
+        std::optional<double>& worst = worst_error[spec.dtype == Dtype::kF16];
+        worst = std::max(worst.value_or(0), result.relative_error);
+      }
       results.push_back({{"name", spec.name},
                          {"kernel", result.kernel},
                          {"outcome", outcome},
@@ -225,9 +297,15 @@ int run_check(const CheckOptions& options) {
       progress.update(right + wrong + refused);
     }
   }
-  fmt::print(
-      "check {} on {}: {} right, {} wrong, {} refused; largest relative error bf16 {:.2e}, fp16 {:.2e}\n",
-      options.suite, to_string(executor->backend), right, wrong, refused, worst_error[0], worst_error[1]);
+  std::string errors;
+  for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    const std::optional<double>& worst = worst_error[dtype == Dtype::kF16];
+    if (!worst) continue;
+    errors += fmt::format("{}{} {:.2e}", errors.empty() ? "; largest relative error " : ", ",
+                          to_string(dtype), *worst);
+  }
+  fmt::print("check {} on {}: {} right, {} wrong, {} refused{}\n", options.suite,
+             to_string(executor->backend), right, wrong, refused, errors);
   const int most =
       options.max_refused.value_or(known_refusals(options.suite, executor->backend, options.executor.kernel));
   const std::string too_many =
@@ -256,7 +334,7 @@ void add_check(CLI::App& app, Action& action) {
   auto options = std::make_shared<CheckOptions>();
   check
       ->add_option("--suite", options->suite,
-                   "small (seconds under a sanitizer), quick or full; sparse_prefill: those of full; random: "
+                   "small (some 80 s on two cores), quick or full; sparse_prefill: those of full; random: "
                    "shapes and options by --seed; random_separate: likewise, of separate keys and values, "
                    "several query tokens and large groups; random_sparse_prefill: likewise; "
                    "random_shards: random and random_separate, of contexts that ranks share; index_topk, "

@@ -205,6 +205,22 @@ void draw_shard(Draw& draw, CaseSpec& spec) {
   spec.shard = {draw.from(0, world - 1), world, draw.of({1, 1, 2, 16, 64, 70})};
 }
 
+/// Draws how the case is run: by a plan that was made at other lengths, as a graph, by a kernel by name. Cuts
+/// of batch_invariant follow from lengths, so that its plans are made at their own; graphs have no plan of
+/// prefixes.
+void draw_use(Draw draw, CaseSpec& spec) {
+  constexpr int kMostKernels = 60;  // a multiple of most numbers of kernels that take a problem
+  if (draw.one_in(4) && !spec.batch_invariant) spec.other_lengths = true;
+  if (draw.one_in(6) && spec.prefix_sharing == PrefixSharing::kOff) spec.other_lengths = spec.graph = true;
+  if (draw.one_in(3)) spec.kernel = draw.from(1, kMostKernels);
+  if (spec.graph) {
+    spec.name += " in a graph";
+  } else if (spec.other_lengths) {
+    spec.name += " at other lengths";
+  }
+  if (spec.kernel > 0) spec.name += fmt::format(" by kernel {}", spec.kernel);
+}
+
 /// True for one of four cases. The other cases of a seed are as if there were no drafts.
 bool draws_drafts(std::uint64_t seed, int number) {
   return Draw(~seed, number).one_in(4);
@@ -265,17 +281,23 @@ CaseSpec random_separate_case(std::uint64_t seed, int number) {
   return spec;
 }
 
+/// The case with a draw of how it is run. Draws of what is in the case are as if there were none.
+CaseSpec used(std::uint64_t seed, int number, CaseSpec spec) {
+  draw_use(Draw(~seed, ~static_cast<std::uint64_t>(number)), spec);
+  return spec;
+}
+
 }  // namespace
 
 std::vector<CaseSpec> random_separate_cases(int count, std::uint64_t seed) {
   std::vector<CaseSpec> cases;
-  for (int i = 1; i <= count; ++i) cases.push_back(random_separate_case(seed, i));
+  for (int i = 1; i <= count; ++i) cases.push_back(used(seed, i, random_separate_case(seed, i)));
   return cases;
 }
 
 std::vector<CaseSpec> random_cases(int count, std::uint64_t seed) {
   std::vector<CaseSpec> cases;
-  for (int i = 1; i <= count; ++i) cases.push_back(random_case(seed, i));
+  for (int i = 1; i <= count; ++i) cases.push_back(used(seed, i, random_case(seed, i)));
   return cases;
 }
 
@@ -286,6 +308,7 @@ std::vector<CaseSpec> random_shard_cases(int count, std::uint64_t seed) {
     // Half have separate keys and values, where windows, ALiBi and prefixes are.
     cases.push_back(i % 2 == 0 ? random_separate_case(seed, i) : random_case(seed, i));
     draw_shard(draw, cases.back());
+    cases.back() = used(seed, i, std::move(cases.back()));
   }
   return cases;
 }

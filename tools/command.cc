@@ -66,6 +66,59 @@ void add_seed_option(CLI::App& app, std::uint64_t& seed) {
       ->capture_default_str();
 }
 
+std::optional<std::string> whole_number(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789";
+  constexpr std::size_t kMostDigits = 18;
+  const bool negative = text.starts_with('-');
+  std::string_view rest = text.substr(negative);
+  const auto take_digits = [&rest] {
+    const std::string_view digits = rest.substr(0, rest.find_first_not_of(kDigits));
+    rest.remove_prefix(digits.size());
+    return std::string(digits);
+  };
+  std::string digits = take_digits();
+  if (digits.empty()) return std::nullopt;
+  if (rest.empty()) return std::string(text);
+  std::string fraction;
+  if (rest.starts_with('.')) {
+    rest.remove_prefix(1);
+    fraction = take_digits();
+    if (fraction.empty()) return std::nullopt;
+  }
+  fraction.erase(fraction.find_last_not_of('0') + 1);
+  std::size_t power = 0;
+  if (!rest.empty()) {
+    if (rest[0] != 'e' && rest[0] != 'E') return std::nullopt;
+    rest.remove_prefix(1);
+    if (rest.starts_with('+')) rest.remove_prefix(1);
+    const std::string exponent = take_digits();
+    if (exponent.empty() || exponent.size() > 2 || !rest.empty()) return std::nullopt;
+    power = std::stoul(exponent);
+  }
+  if (fraction.size() > power || digits.size() + power > kMostDigits) return std::nullopt;
+  fraction.resize(power, '0');
+  digits += fraction;
+  digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size() - 1));
+  return (negative ? "-" : "") + digits;
+}
+
+void take_whole_numbers(CLI::App& app) {
+  const CLI::Validator is_whole(
+      [](std::string& text) -> std::string {
+        const std::optional<std::string> number = whole_number(text);
+        if (!number) return fmt::format("'{}' is no whole number", text);
+        text = *number;
+        return {};
+      },
+      "");
+  const auto is_integer = [](const CLI::Option* option) {
+    const std::string type = option->get_type_name();
+    return type == "INT" || type == "UINT" || type.starts_with("INT:") || type.starts_with("UINT:");
+  };
+  for (CLI::Option* option : app.get_options(is_integer)) option->transform(is_whole);
+  for (CLI::App* command : app.get_subcommands({})) take_whole_numbers(*command);
+}
+
 namespace {
 
 /// The numbers of "1,2,3"; or `why` it is no such list.
@@ -74,7 +127,7 @@ std::optional<std::vector<int>> parse_list(std::string_view text, int least, int
   while (true) {
     const std::size_t comma = std::min(text.find(','), text.size());
     const std::string_view item = text.substr(0, comma);
-    const auto number = io::parse_integer(item);
+    const auto number = io::parse_integer(whole_number(item).value_or(""));
     if (!number || *number < least || *number > most) {
       why = fmt::format("item {} is '{}'; whole numbers from {} to {}, separated by commas, are accepted",
                         values.size() + 1, item, least, most);

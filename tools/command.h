@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "flashlatent/backend.h"
@@ -56,6 +57,12 @@ Result<Executor> make_executor(const ExecutorOptions& options);
 void add_seed_option(CLI::App& app, std::uint64_t& seed);
 /// --typical-tokens, DecodeProblem::Options::typical_tokens.
 void add_typical_tokens_option(CLI::App& app, int& tokens);
+/// "1e6" and "1.5e3" as "1000000" and "1500": a whole number of up to 18 digits in digits. Empty if `text` is
+/// no whole number in either form.
+std::optional<std::string> whole_number(std::string_view text);
+/// Has all options of integers, of subcommands too, take whole numbers in both forms. Call it when all
+/// options are added.
+void take_whole_numbers(CLI::App& app);
 /// Adds an option of integers from `least` to `most`, separated by commas; an empty item is refused.
 CLI::Option* add_list_option(CLI::App& app, const std::string& flag, std::vector<int>& values, int least,
                              int most, const std::string& help);

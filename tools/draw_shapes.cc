@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/token_bytes.h"
 #include "runtime/random_value.h"
 #include "tools/shape.h"
 
@@ -71,10 +72,6 @@ class Draws {
   std::uint64_t seed_, next_ = 0;
 };
 
-double token_bytes(const Shape& shape) {
-  return shape.latent ? 2.0 * shape.dim : 4.0 * shape.kv_heads * shape.dim;
-}
-
 Shape draw(std::uint64_t seed, int index) {
   Draws draws(seed, index);
   Shape shape;
@@ -91,7 +88,12 @@ Shape draw(std::uint64_t seed, int index) {
   shape.query_tokens = draws.one_of(kQueryTokens);
   const int batch = draws.one_of(kBatches);
   int mean = draws.one_of(kMeanLengths);
-  while (token_bytes(shape) * batch * mean > kMostCacheBytes) mean /= 2;
+  const DecodeProblem::Cache cache = {.heads = shape.kv_heads,
+                                      .qk_dim = shape.dim,
+                                      .v_dim = shape.dim,
+                                      .layout = shape.latent ? KvLayout::kLatent : KvLayout::kSeparate};
+  const auto a_token = static_cast<double>(token_bytes(cache));
+  while (a_token * batch * mean > kMostCacheBytes) mean /= 2;
   // Half of the batches have equal lengths; in the others the standard deviation is a third of the mean.
   shape.varied = draws.bits() % 2 == 0 && batch > 1;
   shape.lengths.assign(batch, std::max(mean, shape.query_tokens));

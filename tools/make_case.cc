@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/latent_format.h"
+#include "core/token_bytes.h"
 #include "cpu/parallel.h"
 #include "cpu/reference.h"
 #include "io/safetensors.h"
@@ -216,11 +217,7 @@ Status check_memory_for(const runtime::CaseSpec& spec, bool has_reference) {
             fmt::format("{} has {:.0f} pages of {} tokens; at most 2147483647 have numbers", what, pages,
                         spec.page_size)};
   }
-  const int elements = spec.qk_dim + (spec.layout == KvLayout::kLatent ? 0 : spec.v_dim);
-  double token = (spec.format == KvFormat::kE4m3 ? 1.0 : 2.0) * spec.kv_heads * elements;
-  if (spec.layout == KvLayout::kLatent && spec.format != KvFormat::kPlain) {
-    token = static_cast<double>(last_extent(spec.format, spec.qk_dim));
-  }
+  const auto token = static_cast<double>(token_bytes(runtime::problem_of(spec).cache));
   for (int length : spec.extra_lengths) pages += static_cast<double>(length) / spec.page_size + 1;
   const double names = 4 * (spec.sparse ? tokens * spec.topk : 2 * batch * longest);
   const double rows = tokens * spec.heads;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 
 #include "core/return_if_error.h"
 #include "cost/device.h"
 #include "cost/packing.h"
+#include "cpu/parallel.h"
 #include "dispatch/former_names.h"
 #include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
@@ -80,24 +82,53 @@ Status check_table(const PlanOptions& options, std::int64_t requests, std::int64
 /// Whether requests are packed into parts, and what packing takes and gains, in nanoseconds. time = 0: shapes
 /// say that nothing is ever packed.
 struct Packing {
-  bool packs;
-  std::int64_t time, gain;
+  bool packs = false;
+  std::int64_t time = 0, gain = 0;
 };
 
 struct Shown {
-  PlanDescription plan;
+  PlanDescription plan = {};
   std::vector<Candidate> candidates;
-  schedule::CostModel costs;  ///< Of the picked kernel.
   schedule::Workers workers;
-  Packing packing;
+  Packing packing = {};
+  Backend backend;
+  /// Nanoseconds of a call of these lengths, by an estimate; empty where nothing is known of it: on the CPU,
+  /// whose costs are no times, and with shared prefixes.
+  std::optional<std::int64_t> estimate = {};
   /// The tokens that the page table reaches to, and those that the plan was chosen for, if these are fewer.
   std::int64_t reach = 0, chosen_for = 0;
+  std::size_t requests = 0;
+  std::int64_t tokens = 0;  ///< Of all requests.
+  std::string gpu = {};     ///< Whose costs: --gpu, or an H200.
 };
 
 /// A line about lengths, if the plan was chosen for shorter ones than the page table reaches to.
 std::string describe_lengths(const Shown& shown) {
   if (shown.chosen_for == 0) return {};
   return fmt::format("chosen for requests of {} tokens; up to {} are taken\n", shown.chosen_for, shown.reach);
+}
+
+/// The lines about estimates, before those of kernels and after them: what they are of.
+std::string describe_assumption(const Shown& shown) {
+  if (shown.backend == Backend::kCpu) return {};
+  return fmt::format("Picked for {} requests of {} tokens each, {}:\n", shown.requests,
+                     shown.chosen_for > 0 ? shown.chosen_for : shown.reach,
+                     shown.chosen_for > 0 ? "as --typical-tokens says" : "as far as lengths may reach");
+}
+std::string describe_estimate(const Shown& shown) {
+  if (!shown.estimate) return {};
+  return fmt::format("A call of these lengths, {} tokens in all, is estimated at {:.1f} us.\n", shown.tokens,
+                     static_cast<double>(*shown.estimate) * 1e-3);
+}
+
+/// The unit of costs and loads.
+std::string describe_unit(const Shown& shown) {
+  if (shown.backend == Backend::kCpu) {
+    return fmt::format("Costs of a part: in units of {}, for {} threads.\n", shown.plan.kernel,
+                       shown.workers.count);
+  }
+  return fmt::format("Costs of a part: in nanoseconds, of {} with {} multiprocessors.\n", shown.gpu,
+                     shown.workers.count);
 }
 
 /// A line about packing, if there is anything to say.
@@ -128,8 +159,12 @@ prefix::Groups make_groups(const PlanOptions& options, const DecodeProblem& prob
       problem.query.tokens, problem.options.prefix_sharing == PrefixSharing::kAlways);
 }
 
-/// The workers: of the GPU that --gpu names, else an H200's multiprocessors; on the CPU threads.
-Result<schedule::Workers> workers_of(const PlanOptions& options) {
+/// The workers: of the GPU that --gpu names, else an H200's multiprocessors; on the CPU this machine's
+/// threads.
+Result<schedule::Workers> workers_of(const PlanOptions& options, Backend backend) {
+  if (backend == Backend::kCpu) {
+    return schedule::Workers(options.workers ? *options.workers : cpu::hardware_threads());
+  }
   if (options.gpu.empty()) return schedule::Workers(options.workers.value_or(kH200Multiprocessors));
   const cost::Gpu* gpu = cost::find_gpu(options.gpu);
   if (gpu != nullptr) return cost::workers_of(*gpu, options.workers.value_or(gpu->multiprocessors));
@@ -137,6 +172,37 @@ Result<schedule::Workers> workers_of(const PlanOptions& options) {
   for (const cost::Gpu& known : cost::kGpus) names.push_back(known.name);
   return Status(StatusCode::kInvalidArgument,
                 fmt::format("--gpu is '{}'; {} are accepted", options.gpu, fmt::join(names, ", ")));
+}
+
+/// A plan of these lengths by the candidate's geometry, without shared prefixes.
+Result<PlanDescription> plan_of(const Candidate& candidate, const std::vector<int>& lengths, bool packs) {
+  const schedule::Geometry& geometry = candidate.geometry;
+  const char* kernel = candidate.kernel->name;
+  std::vector<std::max_align_t> memory(schedule::plan_bytes(geometry) / sizeof(std::max_align_t) + 1);
+  const Memory whole = {memory.data(), memory.size() * sizeof(std::max_align_t)};
+  if (geometry.lists == 2) {
+    const auto batch = static_cast<std::int64_t>(lengths.size());
+    const schedule::UnionLengths both =
+        schedule::union_lengths({ConstTensorView(lengths.data(), Dtype::kI32, {batch}), {}});
+    schedule::build_on_host(geometry, both, memory.data());
+    return describe_plan(geometry, both, whole, kernel);
+  }
+  schedule::build_on_host(geometry, lengths.data(), memory.data(), {.packs = packs});
+  return describe_plan(geometry, lengths.data(), whole, kernel, {});
+}
+
+/// What a call of these lengths takes: what it would take if all had the mean length, and what the largest
+/// part takes more than it would then.
+Result<std::int64_t> estimate_of(const DecodeProblem& problem, const Candidate& picked,
+                                 const schedule::Workers& workers, const std::vector<int>& lengths,
+                                 std::int64_t largest, bool packs) {
+  const auto count = static_cast<std::int64_t>(lengths.size());
+  const std::int64_t sum = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  const std::int64_t mean = (sum + count - 1) / count;
+  const std::vector<int> equal(lengths.size(), static_cast<int>(mean));
+  FLASHLATENT_ASSIGN_OR_RETURN(const PlanDescription plan_of_equal, plan_of(picked, equal, packs));
+  const std::int64_t more = largest - plan_of_equal.largest();
+  return std::max<std::int64_t>(estimate_of_equal(problem, picked, workers, mean) + more, 0);
 }
 
 Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& lengths) {
@@ -167,7 +233,7 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   if (options.topk == 0) problem.cache.max_pages = std::max(1, (longest - 1) / problem.cache.page_size + 1);
   if (Status status = check_table(options, problem.query.batch, problem.cache.max_pages); !status.ok())
     return status;
-  Result<schedule::Workers> workers = workers_of(options);
+  Result<schedule::Workers> workers = workers_of(options, executor->backend);
   if (!workers.ok()) return workers.status();
   Result<std::vector<Candidate>> list = candidates(problem, *executor, *workers);
   if (!list.ok()) return list.status();
@@ -177,31 +243,40 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
     return p.sparse.enabled ? p.sparse.topk : std::int64_t{p.cache.max_pages} * p.cache.page_size;
   };
   const std::optional<DecodeProblem> typical = typical_problem(problem);
-  const std::int64_t reach = reach_of(problem), chosen_for = typical ? reach_of(*typical) : 0;
+  Shown shown{.candidates = std::move(*list),
+              .workers = *workers,
+              .backend = executor->backend,
+              .reach = reach_of(problem),
+              .chosen_for = typical ? reach_of(*typical) : 0,
+              .requests = lengths.size(),
+              .tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}),
+              .gpu = options.gpu.empty() ? "an H200" : options.gpu};
+  picked = cheapest(shown.candidates);
   const schedule::Geometry& geometry = picked->geometry;
-  const std::int64_t bytes = prefix::offset(geometry) + prefix::bytes(picked->prefix);
-  std::vector<std::max_align_t> memory(bytes / sizeof(std::max_align_t) + 1);
-  const Memory whole = {memory.data(), memory.size() * sizeof(std::max_align_t)};
-  if (geometry.lists == 2) {
-    const int batch = problem.query.batch;
-    const schedule::UnionLengths both =
-        schedule::union_lengths({ConstTensorView(lengths.data(), Dtype::kI32, {batch}), {}});
-    schedule::build_on_host(geometry, both, memory.data());
-    Result<PlanDescription> plan = describe_plan(geometry, both, whole, picked->kernel->name);
-    if (!plan.ok()) return plan.status();
-    return Shown{*plan, std::move(*list), geometry.cost, *workers, {}, reach, chosen_for};
-  }
-  const prefix::Groups groups = make_groups(options, problem, picked->prefix, lengths);
   const bool packed = packs(problem, *picked, *workers);
-  prefix::build_on_host(geometry, picked->prefix, groups.list, lengths.data(), memory.data(), packed);
-  Result<PlanDescription> plan =
-      describe_plan(geometry, lengths.data(), whole, picked->kernel->name, picked->prefix);
-  if (!plan.ok()) return plan.status();
-  const bool on_device = executor->backend == Backend::kCuda;
-  const Packing packing{.packs = packed,
-                        .time = on_device ? cost::packing_time(geometry, *workers) : 0,
-                        .gain = on_device ? cost::packing_gain(geometry, *workers) : 0};
-  return Shown{*plan, std::move(*list), geometry.cost, *workers, packing, reach, chosen_for};
+  if (picked->prefix.requests == 0) {
+    FLASHLATENT_ASSIGN_OR_RETURN(shown.plan, plan_of(*picked, lengths, packed));
+  } else {
+    std::vector<std::max_align_t> memory(
+        (prefix::offset(geometry) + prefix::bytes(picked->prefix)) / sizeof(std::max_align_t) + 1);
+    const prefix::Groups groups = make_groups(options, problem, picked->prefix, lengths);
+    prefix::build_on_host(geometry, picked->prefix, groups.list, lengths.data(), memory.data(), packed);
+    FLASHLATENT_ASSIGN_OR_RETURN(
+        shown.plan,
+        describe_plan(geometry, lengths.data(), {memory.data(), memory.size() * sizeof(std::max_align_t)},
+                      picked->kernel->name, picked->prefix));
+  }
+  if (geometry.lists != 2) shown.packing.packs = packed;
+  if (executor->backend == Backend::kCpu) return shown;
+  if (geometry.lists != 2) {
+    shown.packing.time = cost::packing_time(geometry, *workers);
+    shown.packing.gain = cost::packing_gain(geometry, *workers);
+  }
+  if (shown.plan.groups.empty()) {
+    FLASHLATENT_ASSIGN_OR_RETURN(
+        shown.estimate, estimate_of(problem, *picked, *workers, lengths, shown.plan.largest(), packed));
+  }
+  return shown;
 }
 
 nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengths) {
@@ -224,23 +299,29 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
                       {"tiles", group.tiles},
                       {"splits", group.splits}});
   }
+  // On the CPU an estimate is no time.
+  const auto estimate = [&](std::int64_t ns) {
+    return shown.backend == Backend::kCpu ? nlohmann::ordered_json() : nlohmann::ordered_json(ms_of(ns));
+  };
   nlohmann::ordered_json candidates = nlohmann::ordered_json::array();
   for (const Candidate& candidate : shown.candidates) {
     nlohmann::ordered_json row = {{"kernel", candidate.kernel->name}};
     if (candidate.reason.empty()) {
-      row["estimate_ms"] = ms_of(candidate.times.equal);
-      row["varied_ms"] = ms_of(candidate.times.varied);
+      row["estimate_ms"] = estimate(candidate.times.equal);
+      row["varied_ms"] = estimate(candidate.times.varied);
     } else {
       row["declines"] = candidate.reason;
     }
     candidates.push_back(row);
   }
-  const schedule::CostModel& costs = shown.costs;
+  const Candidate& picked = *cheapest(shown.candidates);
+  const schedule::CostModel& costs = picked.geometry.cost;
   return {{"command", command_line()},
           {"kernel", plan.kernel},
           {"partition", plan.partition},
           {"explain", explain(shown.candidates)},
-          {"estimate_ms", ms_of(cheapest(shown.candidates)->times.equal)},
+          {"estimate_ms", estimate(picked.times.equal)},
+          {"lengths_estimate_ms", shown.estimate ? estimate(*shown.estimate) : nlohmann::ordered_json()},
           {"costs",
            {{"per_block", costs.per_block},
             {"per_split", costs.per_split},
@@ -294,8 +375,9 @@ int run_plan(const PlanOptions& options) {
   // Three lines of head, one for each group; then one for each part.
   std::size_t end = 0;
   for (std::size_t line = 0; line < 3 + shown->plan.groups.size(); ++line) end = text.find('\n', end) + 1;
-  fmt::print("{}{}{}{}", explain(shown->candidates), describe_lengths(*shown), describe(shown->packing),
-             options.brief ? text.substr(0, end) : text);
+  fmt::print("{}{}{}{}{}{}{}", describe_assumption(*shown), explain(shown->candidates),
+             describe_lengths(*shown), describe_estimate(*shown), describe(shown->packing),
+             describe_unit(*shown), options.brief ? text.substr(0, end) : text);
   if (!options.svg.empty()) {
     const std::string picture = to_svg(shown->plan);
     const std::array<std::string_view, 1> pieces = {picture};
@@ -320,9 +402,10 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--backend", options->backend,
                    "Whose kernels may be picked; left out: the kernel's, or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  plan->add_option(
-          "--workers", options->workers,
-          "Multiprocessors or threads that share the work; left out: those of --gpu, or 132, as an H200 has")
+  plan->add_option("--workers", options->workers,
+                   "Multiprocessors or threads that share the work; left out: those of --gpu, or 132, as an "
+                   "H200 has; on the "
+                   "CPU this machine's")
       ->check(CLI::Range(1, 1 << 16));
   plan->add_option("--gpu", options->gpu,
                    "Whose costs: H200 (as if left out), H100, H100 PCIe, H20, ... or a driver's name of it")
@@ -386,8 +469,10 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--svg", options->svg, "Also draw it into this file")->check(writable_file());
   add_json_option(*plan, options->json);
   plan->footer(
-      "The plan is made on the host and needs neither a GPU nor a build with CUDA. Load is in nanoseconds, "
-      "measured on an H200 (cpu_dense: in units of its own).\n"
+      "The plan is made on the host and needs neither a GPU nor a build with CUDA. Costs of parts are in "
+      "nanoseconds, measured on an H200 (cpu_dense: in units of its own). Kernels are picked before lengths "
+      "are known, so their estimates take every request to be as long as lengths may reach; the estimate of "
+      "these lengths stands after them.\n"
       "Examples: flashlatent plan --length-list 131072,512,512,512 --heads 16 --svg plan.svg\n"
       "          flashlatent plan --batch 64 --tokens 8704 --lengths uniform --heads 32 --kv-heads 8 --dim "
       "128 --shared-tokens 8192 --brief");

@@ -1,9 +1,10 @@
 #include "dispatch/select.h"
 
 #include <algorithm>
+#include <array>
 
-#include "core/fp8_656.h"
 #include "core/message.h"
+#include "core/token_bytes.h"
 #include "cost/device.h"
 #include "cost/model.h"
 #include "cost/packing.h"
@@ -65,15 +66,12 @@ schedule::Workers workers_in_call(const DecodeProblem& problem, const schedule::
   const auto& [query, cache, sparse, options] = problem;
   // With batch_invariant the batch must decide nothing.
   if (options.batch_invariant) return workers;
-  const double tokens = sparse.enabled ? static_cast<double>(query.tokens) * sparse.topk
-                                       : static_cast<double>(cache.max_pages) * cache.page_size;
-  const bool latent = cache.layout == KvLayout::kLatent;
-  const double elements =
-      static_cast<double>(cache.heads) * (latent ? cache.qk_dim : cache.qk_dim + cache.v_dim);
-  const double token_bytes = cache.format == KvFormat::kFp8_656 ? fp8_656::kTokenBytes
-                             : cache.format == KvFormat::kE4m3  ? elements
-                                                                : 2 * elements;
-  return cost::reading(workers, query.batch * tokens * token_bytes);
+  const auto named = [&query](std::int64_t topk) { return std::int64_t{query.tokens} * topk; };
+  const auto in_pages = [](const auto& of) { return std::int64_t{of.max_pages} * of.page_size; };
+  std::int64_t tokens = sparse.enabled ? named(sparse.topk) : in_pages(cache);
+  if (cache.extra.enabled) tokens += cache.extra.indexed ? named(cache.extra.topk) : in_pages(cache.extra);
+  return cost::reading(workers, static_cast<double>(query.batch) * static_cast<double>(tokens) *
+                                    static_cast<double>(token_bytes(cache)));
 }
 
 /// Why the kernel does not take the problem on this executor; empty if it does.
@@ -212,12 +210,38 @@ bool packs(const DecodeProblem& problem, const Candidate& candidate, const sched
          cost::packing_pays(candidate.geometry, problem.options.calls_per_plan, workers);
 }
 
+namespace {
+
+/// Does the kernel decline because it reads keys and values that lie otherwise? Kernels say so in these
+/// words.
+bool is_of_other_layout(const Candidate& candidate) {
+  const std::array<KvLayout, 3> layouts = {KvLayout::kLatent, KvLayout::kSeparate, KvLayout::kPacked};
+  return std::any_of(layouts.begin(), layouts.end(), [&](KvLayout layout) {
+    return candidate.reason.starts_with(message("the cache is ", to_string(layout), ";"));
+  });
+}
+
+/// "a, b, c": the kernels of which `has` is true; empty if there are none.
+template <class Has>
+std::string names_of(const std::vector<Candidate>& candidates, const Has& has) {
+  std::string names;
+  for (const Candidate& candidate : candidates) {
+    if (has(candidate)) names += message(names.empty() ? "" : ", ", candidate.kernel->name);
+  }
+  return names;
+}
+
+}  // namespace
+
 Status none_takes(const DecodeProblem& problem, const std::vector<Candidate>& candidates) {
   std::string reasons;
   for (const Candidate& candidate : candidates) {
-    if (candidate.reason != kOtherAskedFor) {
+    if (candidate.reason != kOtherAskedFor && !is_of_other_layout(candidate)) {
       reasons += message("; ", candidate.kernel->name, ": ", candidate.reason);
     }
+  }
+  if (const std::string names = names_of(candidates, is_of_other_layout); !names.empty()) {
+    reasons += message("; of another layout: ", names);
   }
   const Backend backend = candidates.front().kernel->backend;
   return unsupported("no ", to_string(backend), " kernel takes ", to_string(problem), reasons);
@@ -229,6 +253,7 @@ std::string explain(const std::vector<Candidate>& candidates) {
                                     [](const Candidate& candidate) { return candidate.reason.empty(); });
   std::string text;
   for (const Candidate& candidate : candidates) {
+    if (is_of_other_layout(candidate)) continue;
     text += message(candidate.kernel->name, ": ");
     if (!candidate.reason.empty()) {
       text += "declines: " + candidate.reason;
@@ -248,7 +273,20 @@ std::string explain(const std::vector<Candidate>& candidates) {
     }
     text += "\n";
   }
+  if (const std::string names = names_of(candidates, is_of_other_layout); !names.empty()) {
+    text += message("of another layout: ", names, "\n");
+  }
   return text;
+}
+
+std::int64_t estimate_of_equal(const DecodeProblem& problem, const Candidate& candidate,
+                               const schedule::Workers& workers, std::int64_t tokens) {
+  schedule::Geometry g = candidate.geometry;
+  // With an extra cache max_tokens are of both.
+  const std::int64_t fewer = problem.sparse.enabled ? std::max<std::int64_t>(problem.sparse.topk - tokens, 0)
+                                                    : std::max<std::int64_t>(g.max_tokens - tokens, 0);
+  g.max_tokens -= static_cast<std::int32_t>(std::min<std::int64_t>(fewer, g.max_tokens));
+  return times_of(*candidate.kernel, problem, g, workers_in_call(problem, workers)).equal;
 }
 
 namespace {
@@ -352,6 +390,15 @@ Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& proble
     if (candidate.reason.empty() && (!by_name || &candidate == best)) {
       names.emplace_back(candidate.kernel->name);
     }
+  }
+  return names;
+}
+
+Result<std::vector<std::string>> kernels_that_take(const DecodeProblem& problem, const Executor& executor) {
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto considered, consider(problem, executor, Purpose::kDecode));
+  std::vector<std::string> names;
+  for (const Candidate& candidate : considered.list) {
+    if (candidate.reason.empty()) names.emplace_back(candidate.kernel->name);
   }
   return names;
 }

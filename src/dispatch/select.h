@@ -73,10 +73,21 @@ Sizes sizes_of(const DecodeProblem& problem, const std::vector<Candidate>& candi
 /// times each.
 Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& problem, const Executor& executor);
 
-/// kUnsupported, with each kernel's reason to decline.
+/// Nanoseconds of a call by the candidate's geometry (CPU: in its kernel's unit) where all requests have
+/// `tokens` tokens in the first cache, at most those that the page table or topk reaches to.
+std::int64_t estimate_of_equal(const DecodeProblem& problem, const Candidate& candidate,
+                               const schedule::Workers& workers, std::int64_t tokens);
+
+/// All kernels that take this problem on this executor, but for the oracle. Unlike kernels_in_question()
+/// those that run only by name, too; none if no kernel takes it.
+Result<std::vector<std::string>> kernels_that_take(const DecodeProblem& problem, const Executor& executor);
+
+/// kUnsupported, with each kernel's reason to decline: first those of kernels that read caches of this
+/// layout, then the names of the others.
 Status none_takes(const DecodeProblem& problem, const std::vector<Candidate>& candidates);
 
-/// One line for each kernel: picked, not picked, or its reason to decline.
+/// One line for each kernel that reads caches of this layout: picked, not picked, or its reason to decline.
+/// The last line names the other kernels.
 std::string explain(const std::vector<Candidate>& candidates);
 
 /// The kernel that the executor names, or else the cheapest one of its backend that takes the problem.

@@ -8,6 +8,7 @@
 #include "core/fp8_584.h"
 #include "core/latent_format.h"
 #include "core/message.h"
+#include "core/token_bytes.h"
 #include "cpu/parallel.h"
 #include "dispatch/select.h"
 #include "flashlatent/kv_cache.h"
@@ -312,10 +313,11 @@ Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& 
                                             " tokens; at most 2147483647 have numbers")};
   }
   // An FP8 cache is converted from a bf16 one.
-  double token = 2.0 * cache.heads * cache.qk_dim;
-  if (cache.format != KvFormat::kPlain) token += static_cast<double>(last_extent(cache.format, cache.qk_dim));
-  if (cache.layout != KvLayout::kLatent) {
-    token = (cache.format == KvFormat::kE4m3 ? 1.0 : 2.0) * cache.heads * (cache.qk_dim + cache.v_dim);
+  auto token = static_cast<double>(token_bytes(cache));
+  if (cache.layout == KvLayout::kLatent && cache.format != KvFormat::kPlain) {
+    DecodeProblem::Cache plain = cache;
+    plain.format = KvFormat::kPlain;
+    token += static_cast<double>(token_bytes(plain));
   }
   const double rows = batch * query.tokens * query.heads;
   const double extra = cache.extra.enabled ? batch * extra_tokens : 0;

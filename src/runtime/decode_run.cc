@@ -1,5 +1,8 @@
 #include "runtime/decode_run.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "core/decode_inputs.h"
 #include "core/message.h"
 #include "runtime/placed.h"
@@ -47,6 +50,21 @@ void DecodeRun::keep_pages(const DecodeInputs& inputs) {
     host_table_.insert(host_table_.end(), row, row + table.shape[1]);
     host_lengths_.push_back(static_cast<const std::int32_t*>(inputs.cache_seqlens.data)[request]);
   }
+}
+
+Status DecodeRun::set_lengths(const PlanLengths& lengths) {
+  const PlanLengths now = lengths_of(problem(), inputs_);
+  for (const auto& [from, to] : {std::pair{&lengths.cache, &now.cache}, {&lengths.extra, &now.extra}}) {
+    if (!from->present() || !to->present()) continue;
+    // const_cast: the memory is a buffer of this run
+    FLASHLATENT_RETURN_IF_ERROR(copy_to_device(const_cast<void*>(to->data), from->data,
+                                               from->elements() * sizeof(std::int32_t), executor_));
+  }
+  if (!host_lengths_.empty() && lengths.cache.present()) {
+    std::copy_n(static_cast<const std::int32_t*>(lengths.cache.data), host_lengths_.size(),
+                host_lengths_.begin());
+  }
+  return {};
 }
 
 Status DecodeRun::poison() {

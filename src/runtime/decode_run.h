@@ -27,6 +27,10 @@ class DecodeRun {
   Status plan();
   Status decode();
 
+  /// Overwrites the lengths that calls read from then on (lengths_of()). `lengths`: on the CPU, contiguous,
+  /// with the shapes that the inputs' have. An absent tensor changes nothing.
+  Status set_lengths(const PlanLengths& lengths);
+
   /// Poisons the outputs and the workspace, so that what run() leaves out is noticed.
   Status poison();
 

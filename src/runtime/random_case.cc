@@ -61,6 +61,7 @@ class Maker {
     make_sink();
     make_slopes();
     if (case_.problem.cache.extra.enabled) make_extra();
+    if (spec_.other_lengths) make_other_lengths();
     return std::move(case_);
   }
 
@@ -421,6 +422,24 @@ class Maker {
       write_codes(q + row * dim, case_.inputs.q_scale, static_cast<int>(row % spec_.heads), query_mean(row));
     }
     return q;
+  }
+
+  void make_other_lengths() {
+    const PlanLengths own = lengths_of(case_.problem, case_.inputs);
+    case_.other_lengths = {other_than(own.cache), other_than(own.extra), own.cu_seqlens_q};
+  }
+  ConstTensorView other_than(ConstTensorView lengths) {
+    if (!lengths.present()) return {};
+    const auto* own = static_cast<const std::int32_t*>(lengths.data);
+    const std::int64_t count = lengths.elements();
+    const std::int32_t longest = count == 0 ? 0 : *std::max_element(own, own + count);
+    auto* other = allocate<std::int32_t>(count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int32_t most = spec_.prefix_sharing == PrefixSharing::kOff ? longest : own[i];
+      other[i] = static_cast<std::int32_t>(engine_() % (static_cast<std::uint64_t>(most) + 1));
+    }
+    lengths.data = other;
+    return lengths;
   }
 
   void make_sink() {

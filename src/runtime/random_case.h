@@ -63,6 +63,12 @@ struct CaseSpec {
   std::vector<int> extra_topk_lengths = {};  ///< As topk_lengths.
   /// By page table: each query token sees fewer tokens than the next one.
   bool extra_by_token = false;
+  bool other_lengths = false;  ///< RandomCase::other_lengths are drawn.
+  /// For callers: calls are replays of a graph that has run with the other lengths before (CUDA).
+  bool graph = false;
+  /// For callers: by name the kernel of this number among those that take the problem, counted from 1, over
+  /// and over; 0: the library picks.
+  int kernel = 0;
   /// For callers: the case is a sparse prefill, and its requests are query tokens (prefill_run.h).
   bool prefill = false;
 };
@@ -74,6 +80,10 @@ struct CaseSpec {
 struct RandomCase {
   DecodeProblem problem;
   DecodeInputs inputs;
+  /// Lengths of another step, in the place of lengths_of(): each up to the longest that any request has; up
+  /// to its own where prefixes may be shared, since such a plan reads page tables. cu_seqlens_q is the
+  /// call's.
+  PlanLengths other_lengths = {};
   std::vector<std::vector<std::uint8_t>> storage;
 };
 

@@ -8,6 +8,7 @@
 
 #include "core/message.h"
 #include "runtime/device_memory.h"
+#include "runtime/graph.h"
 #if FLASHLATENT_WITH_CUDA
 #include "cuda/common/runtime.h"
 #endif
@@ -94,35 +95,6 @@ class Event {
 
  private:
   cudaEvent_t event_ = nullptr;
-};
-
-/// A captured and instantiated CUDA graph.
-class Graph {
- public:
-  Graph() = default;
-  ~Graph() {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-    if (graph_ != nullptr) cudaGraphDestroy(graph_);
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-
-  Status capture(const Call& call, cudaStream_t stream) {
-    FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(
-        cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture"));
-    Status status = call();
-    const cudaError_t error = cudaStreamEndCapture(stream, &graph_);
-    FLASHLATENT_RETURN_IF_ERROR(status);
-    FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(error, "cudaStreamEndCapture"));
-    return cuda::to_status(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
-  }
-  Status launch(cudaStream_t stream) {
-    return cuda::to_status(cudaGraphLaunch(executable_, stream), "cudaGraphLaunch");
-  }
-
- private:
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
 };
 
 /// Milliseconds between two events that have passed.

@@ -1,6 +1,7 @@
 // Cache operations: append, convert, gather, copy pages.
 #include <nanobind/stl/optional.h>
 
+#include "core/format_names.h"
 #include "core/latent_format.h"
 #include "flashlatent/kv_cache.h"
 #include "python/src/cache_operation.h"
@@ -28,7 +29,7 @@ Format format_from_name(std::string_view name, const char* like_name, const Tens
   if (name == "e4m3") return {Dtype::kU8, "uint8", elements};
   if (name == "bf16") return {Dtype::kBF16, "bfloat16", elements};
   if (name == "fp16") return {Dtype::kF16, "float16", elements};
-  refuse("format is '", name, "'; fp8_656, fp8_584, e4m3, bf16 and fp16 are accepted");
+  refuse("format is '", name, "'; fp8_656, fp8_584, e4m3, bf16 and fp16 are accepted", known_as(name));
 }
 
 /// An array of pages of fp8_584, (pages, page_size, 1, 584), of like's package: a view of (pages,

@@ -83,9 +83,20 @@ PyObject* bind_checked(PyObject* self, PyObject* instance, PyObject* /*type*/) {
   return PyObject_CallFunctionObjArgs(method.ptr(), self, instance, nullptr);
 }
 
-/// Name, documentation and signature are the function's.
+/// Attributes are the function's, but for those that flashlatent._signatures makes of its signature.
 PyObject* attribute_of_checked(PyObject* self, PyObject* name) {
-  return PyObject_GetAttr(as_checked(self)->function, name);
+  PyObject* function = as_checked(self)->function;
+  for (const char* made : {"__doc__", "__signature__", "__text_signature__"}) {
+    if (PyUnicode_CompareWithASCIIString(name, made) != 0) continue;
+    try {
+      const nb::object maker = nb::module_::import_("flashlatent._signatures").attr("attribute");
+      return nb::object(maker(nb::handle(function), nb::handle(name))).release().ptr();
+    } catch (nb::python_error& raised) {
+      raised.restore();
+      return nullptr;
+    }
+  }
+  return PyObject_GetAttr(function, name);
 }
 
 void free_checked(PyObject* self) {

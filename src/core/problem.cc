@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/e4m3_latent.h"
 #include "core/enum_names.h"
+#include "core/format_names.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "core/message.h"
@@ -166,7 +168,26 @@ const char* to_string(KvFormat format) {
   return name_of(kFormats, format);
 }
 Result<KvFormat> kv_format_from_name(std::string_view name) {
-  return value_of(kFormats, name, "KV format", "plain, fp8_656, fp8_584 and e4m3");
+  const Result<KvFormat> format = value_of(kFormats, name, "KV format", "plain, fp8_656, fp8_584 and e4m3");
+  if (format.ok()) return format;
+  return Status(format.status().code(), format.status().message() + known_as(name));
+}
+
+std::string known_as(std::string_view name) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"fp8_ds_mla", "is fp8_656 here, and fp8_584 with DeepSeek V4"},
+      {"fp8", "is e4m3 here"},
+      {"fp8_e4m3", "is e4m3 here"},
+      {"float8_e4m3fn", "is e4m3 here"},
+      {"bfloat16", "is bf16 here, of kv_format plain"},
+      {"bf16", "is bf16 here, of kv_format plain"},
+      {"float16", "is fp16 here, of kv_format plain"},
+      {"half", "is fp16 here, of kv_format plain"},
+      {"fp16", "is fp16 here, of kv_format plain"}};
+  for (const auto& [other, here] : kNames) {
+    if (name == other) return message("; '", name, "' ", here);
+  }
+  return "";
 }
 
 const char* to_string(KvLayout layout) {

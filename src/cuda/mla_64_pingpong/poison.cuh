@@ -22,21 +22,24 @@ __device__ __forceinline__ void silence_block(SharedMemory<Config>& shared,
                                               const Parities& parities, StartToken start_token) {
   using Operand = typename Config::Operand;
   parts::Tile* tiles = shared.kv[kMe].tiles;
-  if (partial != 0) {
-    // The query token that sees token t of the block first, as a row of the tile.
-    const int start = start_token();
-    const bool found = parts::record_poison<Operand, Config::kVDim, 128>(
-        shared.poison_from, tiles, partial, thread, [&](int token) {
-          const int length = work.segment.length;
-          const int first = Config::kSpans ? work.tile.first_to_see(args, length, start + token)
-                                           : work.tile.first_to_see_in_context(length, start + token);
-          return first * args.query.group.value - work.tile.first;
-        });
-    if (found) shared.poisoned[parities[kMeeting]] = 1;
-    ptx::named_sync(kAlone + kMe, 128);
-  }
-  parts::silence_tokens<Operand, Config::kVChunks, 128>(
-      [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; }, live, partial, thread);
+  const auto row_of = [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; };
+  parts::zero_tokens<Config::kVChunks, 128>(row_of, live, thread);
+  ptx::fence_for_async_proxy();
+  if (partial == 0) return ptx::named_sync(kAlone + kMe, 128);
+  const bool poisoned = parts::holds_poison<Operand, Config::kVChunks, 128>(row_of, partial, thread);
+  if (!ptx::named_any(kAlone + kMe, 128, poisoned)) return;
+  // The query token that sees token t of the block first, as a row of the tile.
+  const int start = start_token();
+  const bool found = parts::record_poison<Operand, Config::kVDim, 128>(
+      shared.poison_from, tiles, partial, thread, [&](int token) {
+        const int length = work.segment.length;
+        const int first = Config::kSpans ? work.tile.first_to_see(args, length, start + token)
+                                         : work.tile.first_to_see_in_context(length, start + token);
+        return first * args.query.group.value - work.tile.first;
+      });
+  if (found) shared.poisoned[parities[kMeeting]] = 1;
+  ptx::named_sync(kAlone + kMe, 128);
+  parts::clean_tokens<Operand, Config::kVChunks, 128>(row_of, partial, thread);
   ptx::fence_for_async_proxy();
   ptx::named_sync(kAlone + kMe, 128);
 }

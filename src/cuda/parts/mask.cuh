@@ -54,31 +54,69 @@ __device__ __forceinline__ std::uint32_t finite_or_zero_pair(std::uint32_t pair)
   return pair;
 }
 
-/// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of dead tokens become 0. In V's rows that
-/// only some queries see (`partial`, because of the causal mask) the elements that are not finite become 0,
-/// after record_poison() has recorded them for the queries that see the token. `row_of(i, token)`: the
-/// token's row of the i-th of kTiles tiles.
+/// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of tokens that are not `live` become 0.
+/// `row_of(i, token)`: the token's row of the i-th of kTiles tiles. Unrolled: most requests end inside a
+/// block, and of one of a few blocks this is a tenth of the time where it is a loop.
+template <int kTiles, int kThreads, class RowOf>
+__device__ __forceinline__ void zero_tokens(RowOf row_of, std::uint64_t live, int thread) {
+#pragma unroll
+  for (int first = 0; first < kTileRows * 8; first += kThreads) {
+    const int row = (first + thread) / 8;
+    if (live >> row & 1) continue;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      *reinterpret_cast<uint4*>(row_of(tile, row) + unit_in_row(row, thread % 8)) = make_uint4(0, 0, 0, 0);
+    }
+  }
+}
+
+/// Has V anything that is not finite in its rows of `partial` tokens, those that only some queries see
+/// because of the causal mask? Each thread looks at its share.
 template <class Element, int kTiles, int kThreads, class RowOf>
-__device__ __forceinline__ void silence_tokens(RowOf row_of, std::uint64_t live, std::uint64_t partial,
-                                               int thread) {
+__device__ __forceinline__ bool holds_poison(RowOf row_of, std::uint64_t partial, int thread) {
+  constexpr std::uint32_t kMagnitudes = 0x7FFF7FFF;
+  std::uint32_t largest = 0;  // of first and of second elements
+#pragma unroll 1
   for (int i = thread; i < kTileRows * 8; i += kThreads) {
     const int row = i / 8;
-    const bool dead = !(live >> row & 1);
-    if (!dead && !(partial >> row & 1)) continue;
+    if (!(partial >> row & 1)) continue;
+#pragma unroll 2
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const auto unit = *reinterpret_cast<const uint4*>(row_of(tile, row) + unit_in_row(row, i % 8));
+      largest = __vmaxu2(largest, __vmaxu2(unit.x & kMagnitudes, unit.y & kMagnitudes));
+      largest = __vmaxu2(largest, __vmaxu2(unit.z & kMagnitudes, unit.w & kMagnitudes));
+    }
+  }
+  return low_is_poison<Element>(largest) || high_is_poison<Element>(largest);
+}
+
+/// In V's rows of `partial` tokens the elements that are not finite become 0, after record_poison() has
+/// recorded them for the queries that see the token.
+template <class Element, int kTiles, int kThreads, class RowOf>
+__device__ __forceinline__ void clean_tokens(RowOf row_of, std::uint64_t partial, int thread) {
+#pragma unroll 1
+  for (int i = thread; i < kTileRows * 8; i += kThreads) {
+    const int row = i / 8;
+    if (!(partial >> row & 1)) continue;
 #pragma unroll 1
     for (int tile = 0; tile < kTiles; ++tile) {
       auto* unit = reinterpret_cast<uint4*>(row_of(tile, row) + unit_in_row(row, i % 8));
-      uint4 value = make_uint4(0, 0, 0, 0);
-      if (!dead) {
-        value = *unit;
-        value.x = finite_or_zero_pair<Element>(value.x);
-        value.y = finite_or_zero_pair<Element>(value.y);
-        value.z = finite_or_zero_pair<Element>(value.z);
-        value.w = finite_or_zero_pair<Element>(value.w);
-      }
+      uint4 value = *unit;
+      value.x = finite_or_zero_pair<Element>(value.x);
+      value.y = finite_or_zero_pair<Element>(value.y);
+      value.z = finite_or_zero_pair<Element>(value.z);
+      value.w = finite_or_zero_pair<Element>(value.w);
       *unit = value;
     }
   }
+}
+
+/// Both.
+template <class Element, int kTiles, int kThreads, class RowOf>
+__device__ __forceinline__ void silence_tokens(RowOf row_of, std::uint64_t live, std::uint64_t partial,
+                                               int thread) {
+  zero_tokens<kTiles, kThreads>(row_of, live, thread);
+  if (partial != 0) clean_tokens<Element, kTiles, kThreads>(row_of, partial & live, thread);
 }
 
 inline constexpr std::uint8_t kNoPoison = 255;

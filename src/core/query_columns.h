@@ -4,16 +4,22 @@
 // first.
 #pragma once
 
+#ifdef __CUDACC__
+#define FLASHLATENT_QUERY_FUNCTION __host__ __device__ constexpr
+#else
+#define FLASHLATENT_QUERY_FUNCTION constexpr
+#endif
+
 namespace flashlatent::query_parts {
 
 inline constexpr int kRopeDim = 64;
 
 /// Does a query of so many columns have a RoPE part? Of any other number it is one part.
-constexpr bool has_rope(int qk_dim) {
+FLASHLATENT_QUERY_FUNCTION bool has_rope(int qk_dim) {
   return qk_dim == 576 || qk_dim == 320;
 }
 /// Columns of the first part.
-constexpr int first_columns(int qk_dim) {
+FLASHLATENT_QUERY_FUNCTION int first_columns(int qk_dim) {
   return has_rope(qk_dim) ? qk_dim - kRopeDim : qk_dim;
 }
 

@@ -38,7 +38,7 @@ class Queries(NamedTuple):
         """Causal decode of q (rows, heads, dim), or of q and q_rope, which have dim together: out (rows, heads, v_dim)
         and, if wanted, lse (rows, heads)."""
         if self.uniform:
-            q, q_rope = (None if part is None else part.unflatten(0, (self.requests, self.tokens))
+            q, q_rope = (None if part is None else part.view(self.requests, self.tokens, *part.shape[1:])
                          for part in (q, q_rope))
             out, lse = step.decode(q, kv_cache, block_table, cache_seqlens, q_rope=q_rope, v_dim=v_dim, causal=True,
                                    **options)

@@ -46,7 +46,8 @@ class Queries(NamedTuple):
         out = q.new_empty(q.shape[0], q.shape[1], v_dim)
         out[self.total:].zero_()
         _, lse = step.decode(q[:self.total], kv_cache, block_table, cache_seqlens, v_dim=v_dim, causal=True,
-                             q_rope=None if q_rope is None else q_rope[:self.total], cu_seqlens_q=self.cu_seqlens, tokens=self.tokens, out=out[:self.total], **options)
+                             q_rope=None if q_rope is None else q_rope[:self.total], cu_seqlens_q=self.cu_seqlens,
+                             tokens=self.tokens, out=out[:self.total], **options)
         if not want_lse:
             return out, None
         rows = torch.arange(q.shape[0], dtype=self.cu_seqlens.dtype, device=q.device)

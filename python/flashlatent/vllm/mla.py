@@ -138,5 +138,5 @@ class FlashLatentMLAImpl(MLACommonImpl):
             options.update(kv_scale=layer._k_scale.reshape(1), products=self.products)
         return decode.queries.attend(
             decode.step, q, kv_c_and_k_pe_cache.unsqueeze(2), decode.block_table, lengths,
-            q_rope=q_rope, want_lse=self.need_to_return_lse_for_decode, v_dim=self.kv_lora_rank, softmax_scale=self.scale,
-            batch_invariant=self.batch_invariant, **options)
+            q_rope=q_rope, want_lse=self.need_to_return_lse_for_decode, v_dim=self.kv_lora_rank,
+            softmax_scale=self.scale, batch_invariant=self.batch_invariant, **options)

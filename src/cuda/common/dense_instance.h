@@ -16,8 +16,9 @@ struct BoxMaps {
   /// That of each part of the query.
   Status (*query)(const char* name, const ConstTensorView& q, int box_rows, bool in_line,
                   CUtensorMap& map) = query_rows_map;
-  int most_tokens = 64;  ///< The most tokens of a page in one box.
-  int query_rows = 0;    ///< Query rows of one box; 0: those of a tile.
+  int most_tokens = 64;     ///< The most tokens of a page in one box.
+  int query_rows = 0;       ///< Query rows of one box; 0: those of a tile.
+  bool query_lines = true;  ///< Does the kernel load boxes of rows that are not all in one line?
 };
 
 /// A compiled kernel. Its parameters are DenseLaunch's args, kv and query, or the first of these.

@@ -99,6 +99,7 @@ Status launch_dense(const DecodeCall& planned,
   if (instance->key.loading == Loading::kBoxes) {
     FLASHLATENT_RETURN_IF_ERROR(boxes.kv("kv_cache", cache, launch.args.cache.box_tokens, launch.kv));
   }
+  if (!boxes.query_lines) launch.args.query.rows_in_boxes = rows_in_line(call.problem, call.inputs);
   FLASHLATENT_RETURN_IF_ERROR(query_maps(call, boxes, launch));
   FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem, call.executor));
   const InstanceKey& key = instance->key;

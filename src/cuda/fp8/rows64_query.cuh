@@ -130,7 +130,9 @@ class Query {
   /// By one box for each part.
   __device__ __forceinline__ void ask(const parts::RowsInLine& rows) const {
     ptx::arrive_expecting(shared_.has_query, sizeof(shared_.q));
-    parts::copy_query_chunks<Config::kQkDim>(shared_.q, maps_, args_.query, rows, shared_.has_query);
+    // There is one line (BoxMaps::query_lines): no registers are left for a division.
+    parts::copy_query_chunks<Config::kQkDim>(shared_.q, maps_, rows.first, 0, rows.request,
+                                             shared_.has_query);
   }
 
   /// The same times 2^kGuess, which suits the queries of models, without asking for the largest value first.

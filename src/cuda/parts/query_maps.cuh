@@ -22,18 +22,23 @@ __device__ __forceinline__ void copy_query_rows(void* tile, const CUtensorMap& m
                 rows.request, full);
 }
 
-/// All columns, by a box of query_chunks_map() for each part, into consecutive tiles of 64 columns. By one
-/// thread.
+/// All columns of rows of a line, by a box of query_chunks_map() for each part, into consecutive tiles of 64
+/// columns. By one thread.
+template <int kColumns, class Tile>
+__device__ __forceinline__ void copy_query_chunks(Tile* tiles, const QueryMaps& maps, int row, int line,
+                                                  int request, ptx::Barrier& full) {
+  ptx::copy_box(tiles, maps.first, 0, row, line, 0, request, full);
+  if constexpr (query_parts::has_rope(kColumns)) {
+    constexpr int kFirst = query_parts::first_columns(kColumns) / 64;
+    ptx::copy_box(tiles + kFirst, maps.rope, 0, row, line, 0, request, full);
+  }
+}
 template <int kColumns, class Tile>
 __device__ __forceinline__ void copy_query_chunks(Tile* tiles, const QueryMaps& maps,
                                                   const QueryArguments& query, const RowsInLine& rows,
                                                   ptx::Barrier& full) {
-  const int line = query.line.quotient(rows.first), row = query.line.remainder(rows.first);
-  ptx::copy_box(tiles, maps.first, 0, row, line, 0, rows.request, full);
-  if constexpr (query_parts::has_rope(kColumns)) {
-    constexpr int kFirst = query_parts::first_columns(kColumns) / 64;
-    ptx::copy_box(tiles + kFirst, maps.rope, 0, row, line, 0, rows.request, full);
-  }
+  copy_query_chunks<kColumns>(tiles, maps, query.line.remainder(rows.first), query.line.quotient(rows.first),
+                              rows.request, full);
 }
 
 }  // namespace flashlatent::parts

@@ -23,14 +23,20 @@ struct Call {
   DecodeInputs inputs;
   DecodeOutputs outputs;
 
-  explicit Call(int kv_heads = 1, int query_tokens = 2) {
-    problem.query = {.batch = 3, .tokens = query_tokens, .heads = 128};
+  explicit Call(int kv_heads = 1, int query_tokens = 2, int heads = 128) {
+    problem.query = {.batch = 3, .tokens = query_tokens, .heads = heads};
     problem.cache.heads = kv_heads;
     problem.cache.max_pages = 10;
     problem.options.softmax_scale = 1;
-    inputs.q = {memory, Dtype::kBF16, {3, query_tokens, 128, 576}};
+    inputs.q = {memory, Dtype::kBF16, {3, query_tokens, heads, 576}};
     inputs.kv_cache = {memory, Dtype::kBF16, {30, 64, kv_heads, 576}};
-    outputs.out = {memory, Dtype::kBF16, {3, query_tokens, 128, 512}};
+    outputs.out = {memory, Dtype::kBF16, {3, query_tokens, heads, 512}};
+  }
+
+  void split_query() {
+    inputs.q_rope = inputs.q;
+    inputs.q.shape[3] = 512;
+    inputs.q_rope.shape[3] = 64;
   }
 
   Result<const DecodeKernel*> runs(const char* picked, const char* asked_for) const {
@@ -63,6 +69,14 @@ TEST(Substitute, RolesRunsWhereItCan) {
       EXPECT_STREQ((*kernel)->name, "mla_64_roles");
     }
   }
+  // With such numbers of heads a box has some of a query token's rows, or whole query tokens.
+  for (int heads : {16, 64, 128, 192}) {
+    Call gaps(1, 2, heads);
+    gaps.inputs.q.strides[1] += 8;
+    EXPECT_STREQ((*gaps.runs("mla_64_roles", "mla_64_roles"))->name, "mla_64_roles") << heads;
+    gaps.split_query();
+    EXPECT_STREQ((*gaps.runs("mla_64_roles", "mla_64_roles"))->name, "mla_64_roles") << heads;
+  }
   // Token by token it needs no boxes.
   Call call;
   call.problem.cache.page_size = call.inputs.kv_cache.shape[1] = 5;
@@ -77,9 +91,13 @@ TEST(Substitute, PingpongRunsWhereRolesCannot) {
   Call heads_within_chunks(2, 1);
   heads_within_chunks.inputs.kv_cache.strides[2] += 8;
   heads_within_chunks.expect_substituted("kv_cache");
-  Call gaps;
+  Call gaps(1, 2, 80);
   gaps.inputs.q.strides[1] += 8;
   gaps.expect_substituted("q");
+  Call gaps_of_rope(1, 2, 80);
+  gaps_of_rope.split_query();
+  gaps_of_rope.inputs.q_rope.strides[1] += 8;
+  gaps_of_rope.expect_substituted("q");
   Call several_kv_heads(2, 2);
   several_kv_heads.expect_substituted("q");
   Call alignment;

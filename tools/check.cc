@@ -110,8 +110,20 @@ class CaseRun {
   runtime::Graph graph_;
 };
 
+/// The case's inputs with the query in the other form: two tensors for one, or one for two.
+DecodeInputs in_other_form(const runtime::CaseSpec& spec, std::uint64_t seed, runtime::RandomCase& made) {
+  if (!spec.split_query) return runtime::split_query(made, true);
+  runtime::CaseSpec other = spec;
+  other.split_query = false;
+  runtime::RandomCase joined = runtime::make_case(other, seed);
+  for (auto& memory : joined.storage) made.storage.push_back(std::move(memory));
+  return joined.inputs;
+}
+constexpr const char* kFormsDiffer = "the query as one tensor and as two give different bits";
+
 /// Runs a case three times from poisoned outputs. The runs must have the same bits, and must agree with the
-/// oracle.
+/// oracle. A query that may come in two parts is then run in the other form, which must have the same bits
+/// where the same kernel runs.
 CheckResult check_case(const runtime::CaseSpec& spec, const CheckOptions& options,
                        const Executor& all_cases) {
   runtime::RandomCase random_case = runtime::make_case(spec, options.seed);
@@ -139,6 +151,23 @@ CheckResult check_case(const runtime::CaseSpec& spec, const CheckOptions& option
     out = run->out_bytes();
     lse = run->lse_bytes();
   }
+  // By a plan for other lengths sums have another order.
+  if (runtime::may_split_query(random_case.problem) && !spec.other_lengths) {
+    const DecodeInputs inputs = in_other_form(spec, options.seed, random_case);
+    Result<runtime::DecodeRun> other = runtime::DecodeRun::create(random_case.problem, inputs, *executor);
+    if (!other.ok()) return {Outcome::kWrong, other.status().message()};
+    const Result<std::string> by =
+        running_kernel(other->problem(), other->inputs(), other->outputs(), *executor);
+    if (!by.ok() && by.status().code() != StatusCode::kUnsupported) {
+      return {Outcome::kWrong, by.status().message()};
+    }
+    if (by.ok() && *by == *kernel) {
+      for (const Status& status : {other->run(), other->fetch()}) {
+        if (!status.ok()) return {Outcome::kWrong, status.message()};
+      }
+      if (out != other->out_bytes() || lse != other->lse_bytes()) return {Outcome::kWrong, kFormsDiffer};
+    }
+  }
   const runtime::Comparison comparison =
       runtime::compare(random_case.problem, random_case.inputs, run->out(), run->lse());
   return {comparison.ok() ? Outcome::kRight : Outcome::kWrong, runtime::to_string(comparison),
@@ -147,7 +176,7 @@ CheckResult check_case(const runtime::CaseSpec& spec, const CheckOptions& option
 
 /// The same for sparse prefill, with max_logits.
 CheckResult check_prefill(const runtime::CaseSpec& spec, std::uint64_t seed, const Executor& executor) {
-  const runtime::RandomCase random_case = runtime::make_case(spec, seed);
+  runtime::RandomCase random_case = runtime::make_case(spec, seed);
   const SparsePrefillInputs inputs = runtime::prefill_inputs(random_case.inputs);
   const SparsePrefillOptions options{.softmax_scale = random_case.problem.options.softmax_scale,
                                      .v_dim = random_case.problem.cache.v_dim};
@@ -162,6 +191,15 @@ CheckResult check_prefill(const runtime::CaseSpec& spec, std::uint64_t seed, con
     }
     if (i > 0 && bytes != run->bytes()) return {Outcome::kWrong, "two runs on the same inputs differ"};
     bytes = run->bytes();
+  }
+  if (runtime::may_split_query(random_case.problem)) {
+    Result<runtime::PrefillRun> other = runtime::PrefillRun::create(
+        runtime::prefill_inputs(in_other_form(spec, seed, random_case)), options, executor);
+    if (!other.ok()) return {Outcome::kWrong, other.status().message()};
+    for (const Status& status : {other->run(), other->fetch()}) {
+      if (!status.ok()) return {Outcome::kWrong, status.message()};
+    }
+    if (bytes != other->bytes()) return {Outcome::kWrong, kFormsDiffer};
   }
   const Result<runtime::Comparison> comparison = runtime::compare_prefill(inputs, options, run->results());
   if (!comparison.ok()) return failed(comparison.status());
@@ -362,7 +400,8 @@ void add_check(CLI::App& app, Action& action) {
   add_seed_option(*check, options->seed);
   add_json_option(*check, options->json);
   check->footer(
-      "Each case runs three times on poisoned outputs; the three must agree bit for bit. Exit code 1 if "
+      "Each case runs three times on poisoned outputs; the three must agree bit for bit. So must a query of "
+      "576 or 320 columns as one tensor and as two. Exit code 1 if "
       "any case is wrong, or more are refused than --max-refused; these are listed with their reasons.\n"
       "Example: flashlatent check --suite full --backend cuda --json check.json");
   check->callback([&action, options] { action = [options] { return run_check(*options); }; });

@@ -40,6 +40,7 @@ std::string name_of(const CaseSpec& s) {
   if (s.causal) name += "/causal";
   if (s.sink) name += "/sink";
   if (s.strided) name += "/strided";
+  if (s.split_query) name += "/q_rope";
   if (s.invalid_pages) name += "/invalid_pages";
   if (s.shard.world > 1) name += fmt::format("/rank{}of{}/run{}", s.shard.rank, s.shard.world, s.shard.run);
   if (s.batch_invariant) name += "/batch_invariant";

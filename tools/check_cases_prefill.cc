@@ -198,6 +198,7 @@ CaseSpec random_prefill_case(std::uint64_t seed, int number) {
       for (int i = 0; i < query_tokens; ++i) spec.extra_topk_lengths.push_back(draw.from(0, spec.extra_topk));
     }
   }
+  spec.split_query = runtime::may_split_query(runtime::problem_of(spec)) && draw.one_in(3);
   spec.name = fmt::format("random prefill {} s_q{}", number, query_tokens);
   return spec;
 }

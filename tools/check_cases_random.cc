@@ -233,6 +233,7 @@ CaseSpec random_case(std::uint64_t seed, int number) {
     draw_drafts(draw, spec);
     draw_scores(draw, spec);
     spec.batch_invariant = draw.one_in(8);
+    spec.split_query = spec.layout == KvLayout::kLatent && draw.one_in(2);
     spec.name = fmt::format("random {} drafts b{} to {}", number, spec.lengths.size(),
                             *std::max_element(spec.lengths.begin(), spec.lengths.end()));
     return spec;
@@ -246,6 +247,7 @@ CaseSpec random_case(std::uint64_t seed, int number) {
   draw_prefix(draw, spec);
   draw_second_cache(draw, spec);
   draw_e4m3(draw, spec);
+  spec.split_query = runtime::may_split_query(runtime::problem_of(spec)) && draw.one_in(3);
   spec.name = fmt::format("random {} b{} to {}", number, spec.lengths.size(),
                           *std::max_element(spec.lengths.begin(), spec.lengths.end()));
   if (spec.logit_scale != 1) spec.name += fmt::format(" scores {:g}", spec.logit_scale);

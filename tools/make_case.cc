@@ -135,6 +135,13 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
     return {StatusCode::kInvalidArgument, fmt::format("--query-scales is {}; 0, 1 or --heads {} is accepted",
                                                       spec.query_scales, spec.heads)};
   }
+  if (spec.split_query && !runtime::may_split_query(runtime::problem_of(spec))) {
+    return {
+        StatusCode::kInvalidArgument,
+        fmt::format("--split-query is given, but --layout is {} and d_qk {}; a latent cache of 576 or 320 "
+                    "is accepted",
+                    options.layout, spec.qk_dim)};
+  }
   if (spec.heads % spec.kv_heads != 0) {
     return {StatusCode::kInvalidArgument,
             fmt::format("--heads is {}, must be a multiple of --kv-heads {}", spec.heads, spec.kv_heads)};
@@ -238,7 +245,12 @@ int run_make_case(const MakeCaseOptions& options) {
   const DecodeInputs& inputs = random_case.inputs;
   const bool prefill = !options.prefill.empty();
   std::vector<io::NamedTensor> tensors = {{"q", inputs.q}};
-  if (prefill) tensors[0].view = {inputs.q.data, cache.dtype, {query.batch, query.heads, cache.qk_dim}};
+  if (inputs.q_rope.present()) tensors.push_back({"q_rope", inputs.q_rope});
+  if (prefill) {
+    for (io::NamedTensor& part : tensors) {
+      part.view = {part.view.data, cache.dtype, {query.batch, query.heads, part.view.shape[3]}};
+    }
+  }
   ConstTensorView rows, paged = cache_tensor(inputs.kv_cache);
   if (options.prefill == "rows") {
     rows = {inputs.kv_cache.data, cache.dtype, {inputs.kv_cache.shape[0], 1, cache.qk_dim}};
@@ -343,6 +355,8 @@ void add_make_case(CLI::App& app, Action& action) {
   make->add_option("--query-scales", spec.query_scales, "Their scales: none, 1 or one a head")
       ->check(CLI::Range(0, 4096))
       ->needs("--e4m3-queries");
+  make->add_flag("--split-query", spec.split_query,
+                 "The query in two tensors: q_rope with its last 64 columns, q with those before");
   make->add_option("--products", options->products, "Latent e4m3 caches: what is multiplied")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->capture_default_str();

@@ -17,13 +17,17 @@ namespace flashlatent {
 
 /// Views of the caller's tensors, all on the executor's device. A tensor that a call does not use is absent.
 /// The innermost stride is 1; other strides are free. On CUDA addresses and strides are not negative, and are
-/// multiples of 16 bytes for q and kv_cache and of 4 bytes for out. Outputs and the
+/// multiples of 16 bytes for q, q_rope and kv_cache and of 4 bytes for out. Outputs and the
 /// workspace overlap neither inputs nor each other.
 /// Lengths out of range are clamped and pages out of range skipped, as said below; check_inputs() reports
 /// them.
 struct DecodeInputs {
   ConstTensorView q;  ///< (batch, s_q, h_q, qk_dim), or ragged (total tokens, h_q, qk_dim);
                       ///< Query::e4m3: uint8.
+  /// Optional, only with a latent cache and qk_dim 576 or 320: the last 64 columns of the query. q then has
+  /// the first 512 or 256, so that an engine's two tensors need no concatenation. (..., 64), otherwise of q's
+  /// shape and dtype, with strides of its own. The bits of the result are those of one tensor.
+  ConstTensorView q_rope;
   /// q's dtype (pages, page_size, h_kv, qk_dim). kFp8_656: uint8 (pages, page_size, 1, 656). kFp8_584: uint8
   /// (pages, page_size, 1, 584) as fp8_584_pages() (kv_cache.h) makes it: token stride 584, page stride a
   /// multiple of 16 and at least least_page_stride_584(). kE4m3: uint8 (pages, page_size, 1, qk_dim).
@@ -103,7 +107,8 @@ PlanLengths lengths_of(const DecodeProblem& problem, const DecodeInputs& inputs)
 /// The problem that these tensors pose, with `options`. The tensors decide:
 /// - a uint8 kv_cache is kFp8_656, kFp8_584 or kE4m3 by its last dimension;
 /// - a uint8 key_cache is kE4m3, and one of rank 5 is kPacked;
-/// - a uint8 q is e4m3; `indices` make the problem sparse; extra_kv_cache gives it an extra cache;
+/// - a uint8 q is e4m3; with q_rope, both have qk_dim's columns together;
+/// - `indices` make the problem sparse; extra_kv_cache gives it an extra cache;
 /// - attn_sink and alibi_slopes set their options.
 /// `v_dim` is the value's dimension of a latent cache; beside key_cache it is not read. Errors:
 /// kInvalidArgument (tensors that do not fit together; an option that is set without its tensor).

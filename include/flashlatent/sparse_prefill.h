@@ -16,6 +16,8 @@ namespace flashlatent {
 /// neither inputs nor each other.
 struct SparsePrefillInputs {
   ConstTensorView q;  ///< bf16 or fp16 (s_q, h_q, d), s_q up to 2^20.
+  /// Optional, (s_q, h_q, 64), as DecodeInputs::q_rope: q then has the first columns, and d counts both.
+  ConstTensorView q_rope;
   /// q's dtype (s_kv, 1, d); or a paged cache as DecodeInputs::kv_cache: (pages, page_size, 1, d), or uint8
   /// for fp8_656, fp8_584 and e4m3.
   ConstTensorView kv;

@@ -24,7 +24,7 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
            extra_cache_seqlens: Optional[Array] = None, page_size: Optional[int] = None,
            extra_page_size: Optional[int] = None, kv_scale: Optional[Array] = None, q_scale: Optional[Array] = None,
            products: str = "auto", shard: Optional[Tuple[int, int, int]] = None,
-           typical_tokens: int = 0) -> Tuple[Any, Any]:
+           typical_tokens: int = 0, q_rope: Optional[Array] = None) -> Tuple[Any, Any]:
     """Attention of a batch of query tokens over a paged KV cache; returns (out, lse).
 
     For request i with L = cache_seqlens[i] cached tokens, query token t and query head h:
@@ -33,6 +33,8 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
 
     q              bf16 or fp16 (batch, s_q, h_q, qk_dim), or with cu_seqlens_q (total tokens, h_q, qk_dim); with an
                    e4m3 cache also e4m3, as float8_e4m3fn or uint8
+    q_rope         the last 64 columns of a query of 576 or 320, if q has the others: two tensors of one shape but for
+                   the columns, with strides of their own, need no concatenation. Results have the same bits
     kv_cache       q's dtype (pages, page_size, h_kv, qk_dim), or uint8 (pages, page_size, 1, 656): format fp8_656; or
                    uint8 (pages, page_size, 1, 584), format fp8_584 (DeepSeek V4): a view of whole pages, whose strides
                    are (page_bytes, 584, any, 1), or the pages themselves, (pages, page_bytes) with page_size=; or

@@ -30,8 +30,8 @@ __all__ = [
 _step = Step(stateless=True)
 _library = torch.library.Library("flashlatent", "DEF")
 _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=512, bool causal=False, "
-           "Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
-           "bool batch_invariant=False, int window=0, Tensor? extra_kv_cache=None, Tensor? extra_indices=None, "
+           "Tensor? q_rope=None, Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, "
+           "SymInt? tokens=None, bool batch_invariant=False, int window=0, Tensor? extra_kv_cache=None, Tensor? extra_indices=None, "
            "Tensor? extra_topk_length=None, Tensor? extra_block_table=None, Tensor? extra_cache_seqlens=None, "
            "int? page_size=None, int? extra_page_size=None, str products='auto', int[]? shard=None, "
            "int typical_tokens=0, ")
@@ -44,8 +44,8 @@ _DECODE_KV = _KV + (", float softmax_scale, float soft_cap=0., Tensor? alibi_slo
                     "Tensor? value_scale=None, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False")
 
 _SPARSE_PREFILL = ("Tensor q, Tensor kv, Tensor indices, *, float softmax_scale, int v_dim=512, "
-                   "Tensor? topk_length=None, Tensor? attn_sink=None, Tensor? extra_kv_cache=None, "
-                   "Tensor? extra_indices=None, Tensor? extra_topk_length=None, int? page_size=None, "
+                   "Tensor? q_rope=None, Tensor? topk_length=None, Tensor? attn_sink=None, "
+                   "Tensor? extra_kv_cache=None, Tensor? extra_indices=None, Tensor? extra_topk_length=None, int? page_size=None, "
                    "int? extra_page_size=None, Tensor? kv_scale=None, bool check_inputs=False")
 
 _INDEX_TOPK = ("Tensor q, Tensor weights, Tensor index_cache, Tensor block_table, Tensor cache_seqlens, *, int topk, "
@@ -95,11 +95,12 @@ def _plan(q, kv_cache, block_table=None, cache_seqlens=None, *, topk_length=None
                     options.get("cu_seqlens_q"))
 
 
-def _plan_of_fakes(q, cu_seqlens_q, tokens, **fields):
+def _plan_of_fakes(q, cu_seqlens_q, tokens, q_rope=None, **fields):
     """A fake plan. Where extents are symbols its size is a symbol, too."""
+    columns = q.shape[-1] if q_rope is None else q.shape[-1] + q_rope.shape[-1]
     if tokens is None:
         tokens = max(q.shape[0], 1) if cu_seqlens_q is not None else q.shape[1]
-    fields |= {"heads": q.shape[-2], "qk_dim": q.shape[-1], "tokens": tokens}
+    fields |= {"heads": q.shape[-2], "qk_dim": columns, "tokens": tokens}
     if any(isinstance(field, torch.SymInt) for field in fields.values()):
         size = torch.library.get_ctx().new_dynamic_size()
     else:
@@ -406,8 +407,8 @@ def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
            cache_seqlens: Optional[Tensor] = None, *, softmax_scale: float, **options) -> Tuple[Tensor, Tensor]:
     """One layer; returns (out, lse), new tensors. Shapes and meaning as in flashlatent.decode().
 
-    options  v_dim=512, causal=False, indices, topk_length, cu_seqlens_q, tokens, attn_sink, batch_invariant=False,
-             window=0, the extra cache (extra_kv_cache, extra_indices, extra_topk_length, extra_block_table,
+    options  v_dim=512, causal=False, q_rope, indices, topk_length, cu_seqlens_q, tokens, attn_sink,
+             batch_invariant=False, window=0, the extra cache (extra_kv_cache, extra_indices, extra_topk_length, extra_block_table,
              extra_cache_seqlens), page_size, extra_page_size, kv_scale, q_scale, products="auto", shard,
              typical_tokens=0, plan, what plan() returned with the same options (without it the call plans for itself),
              and check_inputs=False: True raises for lengths and page numbers out of range, on a GPU after waiting for
@@ -456,8 +457,8 @@ def sparse_prefill(q: Tensor, kv: Tensor, indices: Tensor, *, softmax_scale: flo
     """Sparse prefill; returns (out, max_logits, lse), new tensors. Shapes and meaning as in
     flashlatent.sparse_prefill().
 
-    options  v_dim=512, topk_length, attn_sink, the extra cache (extra_kv_cache, extra_indices, extra_topk_length),
-             page_size, extra_page_size, kv_scale, and check_inputs=False, as in decode()
+    options  v_dim=512, q_rope, topk_length, attn_sink, the extra cache (extra_kv_cache, extra_indices,
+             extra_topk_length), page_size, extra_page_size, kv_scale, and check_inputs=False, as in decode()
     """
     return _call(torch.ops.flashlatent.sparse_prefill, q, kv, indices, softmax_scale=softmax_scale, **options)
 

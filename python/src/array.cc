@@ -82,7 +82,7 @@ const char* accepted_elements(std::string_view name) {
                  "new_kv_scale", "q_scale", "partial_out", "partial_lse"}))
     return "fp32 is expected";
   if (is_one_of({"plan", "workspace"})) return "uint8 is expected";
-  if (name == "q") {
+  if (is_one_of({"q", "q_rope"})) {
     return "bf16 and fp16 are accepted, with an e4m3 cache uint8 and float8_e4m3fn, and 16-bit integers as "
            "bf16 where dtype='bf16' says that they are";
   }

@@ -182,7 +182,7 @@ A plan stays right, if not balanced, when lengths change after it was made, with
 exception is batch_invariant: with it a plan must be made again.)");
   using namespace arguments;
   def_method(plan, "decode", &decode, std::tuple_cat(kLatent, std::tuple(kCacheSeqlens)),
-             std::tuple_cat(std::tuple(kIndices, kCuSeqlensQ), kExtra, kLatentCall, kCall),
+             std::tuple_cat(std::tuple(kQRope, kIndices, kCuSeqlensQ), kExtra, kLatentCall, kCall),
              R"(Runs one layer; returns (out, lse).
 
 Shapes, dtypes and errors as in flashlatent.decode(); arrays must fit the problem and be on the plan's device.

@@ -19,9 +19,11 @@ nb::tuple sparse_prefill_arrays(nb::handle q, nb::handle kv, nb::handle indices,
                                 std::optional<int> extra_page_size, std::optional<std::string_view> dtype,
                                 nb::handle kv_scale, nb::object out, nb::object max_logits, nb::object lse,
                                 nb::handle workspace, nb::handle stream, int threads,
-                                const std::string& kernel, std::optional<bool> wanted_check) {
+                                const std::string& kernel, std::optional<bool> wanted_check,
+                                nb::handle q_rope) {
   const std::optional<Dtype> bits = sixteen_bits_of(dtype);
   const Array q_array = Array::read("q", q, bits);
+  const Array rope_array = Array::read("q_rope", q_rope, bits);
   const Array kv_array = Array::read("kv", kv, bits);
   const Array indices_array = Array::read("indices", indices);
   const Array length_array = Array::read("topk_length", topk_length);
@@ -33,6 +35,7 @@ nb::tuple sparse_prefill_arrays(nb::handle q, nb::handle kv, nb::handle indices,
   refuse_unused_dtype(bits, q_array.integers() || kv_array.integers() || extra_array.integers());
   SparsePrefillInputs inputs;
   inputs.q = q_array.view();
+  inputs.q_rope = rope_array.view();
   inputs.kv = latent_cache("kv", kv_array.view(), "page_size", page_size);
   inputs.indices = indices_array.view();
   inputs.topk_length = length_array.view();
@@ -88,12 +91,14 @@ void bind_sparse_prefill(nb::module_& module) {
              "dtype"_a = nb::none(), "kv_scale"_a = nb::none(), "out"_a = nb::none(),
              "max_logits"_a = nb::none(), "lse"_a = nb::none(), "workspace"_a = nb::none(),
              "stream"_a = nb::none(), "threads"_a = 0, "kernel"_a = "", "check_inputs"_a = nb::none(),
+             "q_rope"_a = nb::none(),
              R"(Sparse prefill; returns (out, max_logits, lse).
 
 Each query token attends to the tokens that its own indices name: S = softmax_scale * q . K^T over these,
 out = softmax(S) . V with V the first v_dim elements of each row, max_logits = max S, lse = ln sum exp S.
 
 q              bf16 or fp16 (s_q, h_q, d), s_q up to 2^20
+q_rope         the last 64 columns of a query of 576, (s_q, h_q, 64), if q has the first 512
 kv             q's dtype (s_kv, 1, d); or a paged cache as flashlatent.decode() takes it, (pages, page_size, 1, d),
                uint8 (pages, page_size, 1, 656), (pages, page_size, 1, 584) or (pages, page_size, 1, d), or (pages,
                page_bytes) with page_size=

@@ -22,6 +22,7 @@ InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_
     rare_.emplace(Rare{Array::read("indices", h.indices), Array::read("topk_length", h.topk_length),
                        Array::read("cu_seqlens_q", h.cu_seqlens_q), Array::read("attn_sink", h.attn_sink)});
   }
+  if (!h.q_rope.is_none()) rope_.emplace(Array::read("q_rope", h.q_rope, sixteen_bits));
   const bool extra = !h.extra_kv_cache.is_none() || !h.extra_indices.is_none() ||
                      !h.extra_topk_length.is_none() || !h.extra_block_table.is_none() ||
                      !h.extra_cache_seqlens.is_none();
@@ -77,6 +78,7 @@ ConstTensorView latent_cache(const char* name, const TensorView& view, const cha
 DecodeInputs InputArrays::inputs() const {
   DecodeInputs inputs;
   inputs.q = q_.view();
+  if (rope_) inputs.q_rope = rope_->view();
   inputs.kv_cache = latent_cache("kv_cache", kv_cache_.view(), "page_size", page_size_);
   if (extra_) {
     inputs.extra_kv_cache =

@@ -18,7 +18,7 @@ struct DecodeArguments {
              indices = Py_None, topk_length = Py_None, cu_seqlens_q = Py_None, attn_sink = Py_None;
   nb::handle key_cache = Py_None, value_cache = Py_None, key_scale = Py_None, value_scale = Py_None,
              alibi_slopes = Py_None;
-  nb::handle kv_scale = Py_None, q_scale = Py_None;
+  nb::handle kv_scale = Py_None, q_scale = Py_None, q_rope = Py_None;
 
   nb::handle extra_kv_cache = Py_None, extra_indices = Py_None, extra_topk_length = Py_None,
              extra_block_table = Py_None, extra_cache_seqlens = Py_None;
@@ -61,6 +61,7 @@ inline constexpr auto kBlockTable = argument("block_table", &DecodeArguments::bl
 inline constexpr auto kCacheSeqlens = argument("cache_seqlens", &DecodeArguments::cache_seqlens);
 inline constexpr auto kCuSeqlensQ = argument("cu_seqlens_q", &DecodeArguments::cu_seqlens_q);
 inline constexpr auto kIndices = argument("indices", &DecodeArguments::indices);
+inline constexpr auto kQRope = argument("q_rope", &DecodeArguments::q_rope);
 
 /// A latent cache, and which tokens of it.
 inline constexpr auto kLatent =
@@ -85,7 +86,7 @@ inline constexpr auto kExtra = std::tuple(argument("extra_kv_cache", &DecodeArgu
                                           argument("page_size", &DecodeArguments::page_size),
                                           argument("extra_page_size", &DecodeArguments::extra_page_size));
 inline constexpr auto kLatentProblem =
-    std::tuple_cat(std::tuple(argument("v_dim", &DecodeArguments::v_dim), kIndices, kWindow,
+    std::tuple_cat(std::tuple(argument("v_dim", &DecodeArguments::v_dim), kQRope, kIndices, kWindow,
                               argument("products", &DecodeArguments::products)),
                    kExtra);
 inline constexpr auto kKeyValueProblem =
@@ -146,6 +147,7 @@ class InputArrays {
 
   Array q_, kv_cache_, block_table_, cache_seqlens_;
   std::optional<int> page_size_, extra_page_size_;
+  std::optional<Array> rope_;
   std::optional<Rare> rare_;
   std::optional<Extra> extra_;
   std::optional<Scales> scales_;

@@ -94,15 +94,16 @@ Status expect_apart(const SparsePrefillInputs& inputs, const SparsePrefillOutput
                         space = bytes_of(workspace, device);
   const std::array<NamedView, 4> written = {
       {{"out", &out}, {"max_logits", &max_logits}, {"lse", &lse}, {"workspace", &space}}};
-  const std::array<NamedView, 9> read = {{{"q", &inputs.q},
-                                          {"kv", &inputs.kv},
-                                          {"indices", &inputs.indices},
-                                          {"topk_length", &inputs.topk_length},
-                                          {"attn_sink", &inputs.attn_sink},
-                                          {"extra_kv_cache", &inputs.extra_kv_cache},
-                                          {"extra_indices", &inputs.extra_indices},
-                                          {"extra_topk_length", &inputs.extra_topk_length},
-                                          {"kv_scale", &inputs.kv_scale}}};
+  const std::array<NamedView, 10> read = {{{"q", &inputs.q},
+                                           {"q_rope", &inputs.q_rope},
+                                           {"kv", &inputs.kv},
+                                           {"indices", &inputs.indices},
+                                           {"topk_length", &inputs.topk_length},
+                                           {"attn_sink", &inputs.attn_sink},
+                                           {"extra_kv_cache", &inputs.extra_kv_cache},
+                                           {"extra_indices", &inputs.extra_indices},
+                                           {"extra_topk_length", &inputs.extra_topk_length},
+                                           {"kv_scale", &inputs.kv_scale}}};
   return expect_apart(written, read);
 }
 

@@ -11,6 +11,7 @@ struct DecodeInput {
 };
 
 inline constexpr DecodeInput kDecodeInputs[] = {{"q", &DecodeInputs::q},
+                                                {"q_rope", &DecodeInputs::q_rope},
                                                 {"kv_cache", &DecodeInputs::kv_cache},
                                                 {"block_table", &DecodeInputs::block_table},
                                                 {"cache_seqlens", &DecodeInputs::cache_seqlens},

@@ -7,6 +7,7 @@
 #include "core/input_check.h"
 #include "core/latent_format.h"
 #include "core/message.h"
+#include "core/query_parts.h"
 
 namespace flashlatent {
 
@@ -143,6 +144,54 @@ Status validate_separate_caches(const DecodeProblem& problem, const DecodeInputs
   return expect_strided("alibi_slopes", inputs.alibi_slopes, Dtype::kF32, device, {problem.query.heads});
 }
 
+/// Checks q_rope beside q, before q's own shape is blamed.
+Status validate_query_parts(const DecodeProblem& problem, const DecodeInputs& inputs) {
+  const auto& cache = problem.cache;
+  if (inputs.q_rope.present()) {
+    if (cache.layout != KvLayout::kLatent) {
+      return absent("q_rope", inputs.q_rope, "the problem has separate keys and values");
+    }
+    if (!query_parts::has_rope(cache.qk_dim)) {
+      return invalid_argument("q_rope is ", to_string(inputs.q_rope), ", but the problem has qk_dim ",
+                              cache.qk_dim, "; beside q_rope qk_dim is 576 or 320");
+    }
+    return query_parts::expect_fit(inputs.q, inputs.q_rope);
+  }
+  const ConstTensorView& q = inputs.q;
+  const int first = query_parts::first_columns(cache.qk_dim);
+  if (first < cache.qk_dim && cache.layout == KvLayout::kLatent && q.rank > 0 &&
+      q.shape[q.rank - 1] == first) {
+    return invalid_argument("q is ", to_string(q), " and q_rope is missing, but the problem has qk_dim ",
+                            cache.qk_dim, "; q with ", cache.qk_dim, " columns, or with ", first,
+                            " beside q_rope with ", query_parts::kRopeDim, ", is accepted");
+  }
+  return {};
+}
+
+/// Checks the query's tensors.
+Status validate_query(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
+  const auto& query = problem.query;
+  const Dtype dtype = query.e4m3 ? Dtype::kU8 : problem.cache.dtype;
+  FLASHLATENT_RETURN_IF_ERROR(validate_query_parts(problem, inputs));
+  const int columns = query_parts::columns_of_q(problem, inputs);
+  if (query.ragged) {
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("q", inputs.q, dtype, device, {-1, query.heads, columns}));
+    if (inputs.q_rope.present()) {
+      FLASHLATENT_RETURN_IF_ERROR(
+          expect_strided("q_rope", inputs.q_rope, dtype, device, {-1, query.heads, query_parts::kRopeDim}));
+    }
+    return expect_strided("cu_seqlens_q", inputs.cu_seqlens_q, Dtype::kI32, device, {query.batch + 1LL});
+  }
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect_strided("q", inputs.q, dtype, device, {query.batch, query.tokens, query.heads, columns}));
+  if (inputs.q_rope.present()) {
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect_strided("q_rope", inputs.q_rope, dtype, device,
+                       {query.batch, query.tokens, query.heads, query_parts::kRopeDim}));
+  }
+  return absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem is not ragged");
+}
+
 /// Checks the tensors that say which tokens a query token attends to: page table and lengths, or indices.
 Status validate_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const auto& query = problem.query;
@@ -186,17 +235,7 @@ Status validate_host_pages(const DecodeProblem& problem, const HostPages& pages)
 
 Status validate_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const auto& [query, cache, sparse, options] = problem;
-  const Dtype dtype = query.e4m3 ? Dtype::kU8 : cache.dtype;
-  if (query.ragged) {
-    FLASHLATENT_RETURN_IF_ERROR(
-        expect_strided("q", inputs.q, dtype, device, {-1, query.heads, cache.qk_dim}));
-    FLASHLATENT_RETURN_IF_ERROR(
-        expect_strided("cu_seqlens_q", inputs.cu_seqlens_q, Dtype::kI32, device, {query.batch + 1LL}));
-  } else {
-    FLASHLATENT_RETURN_IF_ERROR(
-        expect_strided("q", inputs.q, dtype, device, {query.batch, query.tokens, query.heads, cache.qk_dim}));
-    FLASHLATENT_RETURN_IF_ERROR(absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem is not ragged"));
-  }
+  FLASHLATENT_RETURN_IF_ERROR(validate_query(problem, inputs, device));
   FLASHLATENT_RETURN_IF_ERROR(cache.layout == KvLayout::kLatent
                                   ? validate_latent_cache(problem, inputs, device)
                                   : validate_separate_caches(problem, inputs, device));
@@ -315,6 +354,10 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   }
   const bool separate = inputs.key_cache.present();
   const bool packed = inputs.key_cache.rank == 5;
+  if (inputs.q_rope.present()) {
+    if (separate) return absent("q_rope", inputs.q_rope, "the problem has separate keys and values");
+    FLASHLATENT_RETURN_IF_ERROR(query_parts::expect_fit(inputs.q, inputs.q_rope));
+  }
   const ConstTensorView& keys = separate ? inputs.key_cache : inputs.kv_cache;
   const ConstTensorView& values = inputs.value_cache;
   if (keys.rank != (packed ? 5 : 4)) {
@@ -359,6 +402,14 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   problem.cache.dtype = problem.query.e4m3 ? Dtype::kBF16 : inputs.q.dtype;
   problem.cache.heads = static_cast<int>(keys.shape[packed ? 1 : 2]);
   problem.cache.qk_dim = static_cast<int>(inputs.q.shape[q_rank - 1]);
+  if (inputs.q_rope.present()) {
+    problem.cache.qk_dim = query_parts::dim_of(inputs.q, inputs.q_rope);
+    if (elements_of(problem.cache.format, keys.shape[3]) != problem.cache.qk_dim) {
+      return invalid_argument("q is ", to_string(inputs.q), " and q_rope is ", to_string(inputs.q_rope),
+                              ", but kv_cache is ", to_string(keys), "; beside them its tokens have ",
+                              problem.cache.qk_dim, " elements");
+    }
+  }
   problem.cache.v_dim = separate ? static_cast<int>(values.shape[packed ? 2 : 3]) : v_dim;
   problem.cache.page_size = static_cast<int>(keys.shape[packed ? 3 : 1]);
   problem.cache.max_pages = sparse ? 0 : static_cast<int>(inputs.block_table.shape[1]);

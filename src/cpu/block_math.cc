@@ -57,11 +57,13 @@ void widen(Dtype dtype, const std::uint16_t* from, int count, float* to) {
   }
 }
 
-void load_query(const TileState& tile, const std::uint16_t* const* query_rows) {
+void load_query(const TileState& tile, const QueryRow* query_rows) {
   float* row_values = tile.kv;  // free before the first block
+  const int first = tile.spec.first_columns, rope = tile.spec.qk_dim - first;
   std::fill_n(tile.q, tile.spec.qk_dim * tile.row_stride, 0.0F);
   for (int row = 0; row < tile.rows; ++row) {
-    widen(tile.spec.dtype, query_rows[row], tile.spec.qk_dim, row_values);
+    widen(tile.spec.dtype, query_rows[row].first, first, row_values);
+    if (rope > 0) widen(tile.spec.dtype, query_rows[row].rope, rope, row_values + first);
     for (int d = 0; d < tile.spec.qk_dim; ++d) tile.q[d * tile.row_stride + row] = row_values[d];
   }
 }
@@ -288,7 +290,7 @@ std::size_t tile_floats(int qk_dim, int v_dim) {
          kTileRows * out_stride + 4 * kTileRows;
 }
 
-TileState start_tile(float* memory, const TileSpec& spec, const std::uint16_t* const* query_rows, int rows,
+TileState start_tile(float* memory, const TileSpec& spec, const QueryRow* query_rows, int rows,
                      const float* factors) {
   TileState tile = {};
   tile.spec = spec;

@@ -32,6 +32,7 @@ struct Block {
 struct TileSpec {
   Dtype dtype = Dtype::kBF16;
   int qk_dim = 0, v_dim = 0;
+  int first_columns = 0;       ///< Columns of QueryRow::first.
   bool latent = true;          ///< A value is the begin of its key's row.
   float scale = 1;             ///< Scores are multiplied by it; then follow, in this order:
   float soft_cap = 0;          ///< unless 0: s -> soft_cap * tanh(s / soft_cap);
@@ -40,6 +41,11 @@ struct TileSpec {
 
   /// Do scores change by more than a factor?
   bool transforms() const { return soft_cap != 0 || alibi; }
+};
+
+/// Where a query row's 16-bit elements are: its first columns, and those after them.
+struct QueryRow {
+  const std::uint16_t *first, *rope;
 };
 
 /// The state of one tile of query rows, in memory that the caller owns. Rows are padded to `row_stride`,
@@ -64,9 +70,9 @@ struct TileState {
 /// Floats that a TileState needs for these dimensions.
 std::size_t tile_floats(int qk_dim, int v_dim);
 
-/// Lays out a state in `memory` (64-byte aligned) and resets it. `query_rows` point at 16-bit elements.
-/// `factors`: null, or one for each query row, which multiplies its elements.
-TileState start_tile(float* memory, const TileSpec& spec, const std::uint16_t* const* query_rows, int rows,
+/// Lays out a state in `memory` (64-byte aligned) and resets it. `factors`: null, or one for each query row,
+/// which multiplies its elements.
+TileState start_tile(float* memory, const TileSpec& spec, const QueryRow* query_rows, int rows,
                      const float* factors = nullptr);
 
 /// Adds one block. `next`: the block that will follow (without tokens: none); its rows may be prefetched.

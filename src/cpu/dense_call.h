@@ -8,6 +8,7 @@
 
 #include "core/e4m3.h"
 #include "core/element.h"
+#include "core/query_parts.h"
 #include "cpu/block_math.h"
 #include "cpu/dense.h"
 #include "cpu/kv_rows.h"
@@ -60,6 +61,7 @@ class DenseCall {
         tokens_(TokenSource::first(problem_, inputs_)),
         extra_tokens_(TokenSource::extra(problem_, inputs_)),
         rows_(problem_, inputs_),
+        rope_(query_parts::rope_of(problem_, inputs_)),
         key_scale_(latent() ? inputs_.kv_scale : inputs_.key_scale),
         value_scale_(latent() ? inputs_.kv_scale : inputs_.value_scale),
         group_(problem_.query.heads / problem_.cache.heads),
@@ -99,16 +101,16 @@ class DenseCall {
   /// Starts a tile without a block in `memory`. `scratch` is free afterwards.
   template <class Tile>
   TileState start(const Tile& tile, float* memory, std::uint8_t* scratch) const {
-    const std::uint16_t* query_rows[kTileRows];
+    QueryRow query_rows[kTileRows];
     float factors[kTileRows];
     const bool expand = problem_.query.e4m3 || problem_.fp8_products();
     auto* rows = reinterpret_cast<std::uint16_t*>(scratch);
     for (int row = 0; row < tile.rows; ++row) {
       const QueryPlace place = query_place(tile, row);
-      query_rows[row] = static_cast<const std::uint16_t*>(inputs_.q.data) + place.offset;
+      query_rows[row] = query_row<std::uint16_t>(place);
       if (!expand) continue;
       factors[row] = expand_query(place, rows);
-      query_rows[row] = rows;
+      query_rows[row] = {rows, rows + first_columns()};
       rows += problem_.cache.qk_dim;
     }
     return start_tile(memory, spec(tile.kv_head), query_rows, tile.rows, expand ? factors : nullptr);
@@ -120,6 +122,7 @@ class DenseCall {
     return {.dtype = cache.dtype,
             .qk_dim = cache.qk_dim,
             .v_dim = cache.v_dim,
+            .first_columns = first_columns(),
             .latent = latent(),
             .scale = options.softmax_scale * scale_of(key_scale_, kv_head),
             .soft_cap = options.separate.soft_cap,
@@ -270,28 +273,44 @@ class DenseCall {
     return static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? head : 0];
   }
 
+  /// Of a row, in elements from the begin of each part of the query.
   struct QueryPlace {
-    std::int64_t offset;  // of the row in q
+    std::int64_t first, rope;
     int head;
   };
   QueryPlace query_place(const RowTile& tile, int row) const {
-    return {offset(tile, row, inputs_.q), head(tile, row)};
+    return {offset(tile, row, inputs_.q), has_rope() ? offset(tile, row, rope_) : 0, head(tile, row)};
   }
   QueryPlace query_place(const PrefixTile& tile, int row) const {
     const int each = problem_.rows_per_kv_head();
     return query_place(request_tile(tile.requests[row / each], tile.kv_head), row % each);
   }
 
+  bool has_rope() const { return rope_.present(); }
+  int first_columns() const { return query_parts::first_columns(problem_.cache.qk_dim); }
+  int rope_columns() const { return problem_.cache.qk_dim - first_columns(); }
+  template <class Element>
+  struct QueryElements {
+    const Element *first, *rope;
+    // NOLINTNEXTLINE(google-explicit-constructor)
+    operator QueryRow() const { return {first, rope}; }
+  };
+  template <class Element>
+  QueryElements<Element> query_row(const QueryPlace& place) const {
+    return {static_cast<const Element*>(inputs_.q.data) + place.first,
+            has_rope() ? static_cast<const Element*>(rope_.data) + place.rope : nullptr};
+  }
+
   /// Converts a row of e4m3 queries to bf16; returns its scale.
   float expand_query(const QueryPlace& place, std::uint16_t* row) const {
-    const int columns = problem_.cache.qk_dim;
     if (problem_.query.e4m3) {
-      expand_e4m3(static_cast<const std::uint8_t*>(inputs_.q.data) + place.offset, columns, Dtype::kBF16,
-                  row);
+      const auto from = query_row<std::uint8_t>(place);
+      expand_e4m3(from.first, first_columns(), Dtype::kBF16, row);
+      if (has_rope()) expand_e4m3(from.rope, rope_columns(), Dtype::kBF16, row + first_columns());
       return scale_of(inputs_.q_scale, place.head);
     }
-    return e4m3::power_of_two(
-        round_query(static_cast<const std::uint16_t*>(inputs_.q.data) + place.offset, columns, row));
+    const auto from = query_row<std::uint16_t>(place);
+    return e4m3::power_of_two(round_query(from.first, first_columns(), from.rope, rope_columns(), row));
   }
 
   /// Sets the tile's query tokens to those that a ragged request has.
@@ -324,6 +343,7 @@ class DenseCall {
   const schedule::UnionLengths union_lengths_;
   const TokenSource tokens_, extra_tokens_;
   const KvRows rows_;
+  const ConstTensorView rope_;  // the query's RoPE columns
   const ConstTensorView &key_scale_, &value_scale_;
   const int group_;
   const int row_tiles_;

@@ -94,11 +94,14 @@ HWY_INLINE Pair load_tail(const std::uint16_t* row, int column, int count) {
 
 /// Stores query rows in pair order, with zeros past qk_dim.
 template <class Element>
-void load_rows(const TileState& tile, const std::uint16_t* const* query_rows) {
-  const int n = lanes();
+void load_rows(const TileState& tile, const QueryRow* query_rows) {
+  const int n = lanes(), first = tile.spec.first_columns, rope = tile.spec.qk_dim - first;
   for (int row = 0; row < tile.rows; ++row) {
-    for (int d = 0; d < tile.kv_stride; d += 2 * n) {
-      const Pair pair = load_tail<Element>(query_rows[row], std::min(d, tile.spec.qk_dim), tile.spec.qk_dim);
+    for (int d = 0; d < tile.kv_stride; d += 2 * n) {  // 2 n divides `first` where RoPE columns follow
+      const bool is_rope = rope > 0 && d >= first;
+      const int count = is_rope ? rope : first;
+      const Pair pair = load_tail<Element>(is_rope ? query_rows[row].rope : query_rows[row].first,
+                                           std::min(is_rope ? d - first : d, count), count);
       float* q = tile.q + row * tile.kv_stride + d;
       hn::Store(pair.a, kFloats, q);
       hn::Store(pair.b, kFloats, q + n);
@@ -285,7 +288,7 @@ void attend(const TileState& tile, const Block& block, const Block& next) {
   if (row < tile.rows) attend_rows<Element, 1>(tile, block, ahead, row);
 }
 
-void load_queries_of(const TileState& tile, const std::uint16_t* const* query_rows) {
+void load_queries_of(const TileState& tile, const QueryRow* query_rows) {
   if (tile.spec.dtype == Dtype::kBF16) {
     load_rows<Bf16>(tile, query_rows);
   } else {
@@ -310,7 +313,7 @@ namespace flashlatent::cpu::few_rows {
 HWY_EXPORT(load_queries_of);
 HWY_EXPORT(attend_of);
 
-void load_queries(const TileState& tile, const std::uint16_t* const* query_rows) {
+void load_queries(const TileState& tile, const QueryRow* query_rows) {
   HWY_DYNAMIC_DISPATCH(load_queries_of)(tile, query_rows);
 }
 

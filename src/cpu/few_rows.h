@@ -12,7 +12,7 @@ namespace flashlatent::cpu::few_rows {
 inline constexpr int kMaxRows = 16;
 
 /// Fills tile.q, which only attend_block() reads.
-void load_queries(const TileState& tile, const std::uint16_t* const* query_rows);
+void load_queries(const TileState& tile, const QueryRow* query_rows);
 
 /// cpu::attend_block() for tile.rows <= kMaxRows.
 void attend_block(const TileState& tile, const Block& block, const Block& next);

@@ -10,6 +10,7 @@
 #include "core/element.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
+#include "core/query_parts.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
 #include "cpu/plain_rounding.h"
@@ -117,6 +118,21 @@ std::int64_t query_offset(const DecodeProblem& problem, const DecodeInputs& inpu
   if (!problem.query.ragged) return request * s[0] + token * s[1] + head * s[2];
   const auto* begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data);
   return (begins[request] + std::int64_t{token}) * s[0] + head * s[1];
+}
+
+/// The elements of a query row, times `scale`, which e4m3 may have.
+std::vector<double> query_elements(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
+                                   int token, int head, const ConstTensorView& scale) {
+  const int columns = query_parts::columns_of_q(problem, inputs);
+  std::vector<double> row(problem.cache.qk_dim);
+  const std::int64_t q = query_offset(problem, inputs, request, token, head, inputs.q);
+  for (int d = 0; d < columns; ++d) row[d] = scaled_element(inputs.q, scale, q + d, head);
+  if (!inputs.q_rope.present()) return row;
+  const std::int64_t rope = query_offset(problem, inputs, request, token, head, inputs.q_rope);
+  for (int d = columns; d < problem.cache.qk_dim; ++d) {
+    row[d] = scaled_element(inputs.q_rope, scale, rope + d - columns, head);
+  }
+  return row;
 }
 
 /// A token that a query token attends to. ALiBi needs its distance from the request's last token.
@@ -257,24 +273,19 @@ std::vector<const std::uint8_t*> e4m3_tokens_seen(const DecodeProblem& problem, 
 
 std::vector<float> e4m3_query_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
                                   int token, int head) {
-  const std::int64_t q = query_offset(problem, inputs, request, token, head, inputs.q);
-  std::vector<double> row(problem.cache.qk_dim);
-  for (int d = 0; d < problem.cache.qk_dim; ++d) row[d] = scaled_element(inputs.q, {}, q + d, head);
-  return working_query(problem, row);
+  return working_query(problem, query_elements(problem, inputs, request, token, head, {}));
 }
 
 ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                            int head) {
   const auto& [query, cache, sparse, options] = problem;
   const int kv_head = head / (query.heads / cache.heads);
-  const std::int64_t q = query_offset(problem, inputs, request, token, head, inputs.q);
   const std::vector<Seen> seen = seen_by(problem, inputs, request, token);
   std::vector<double> scores;
   std::vector<double> read_scores;  // of keys as they are read, without any other rounding
   std::vector<float> plain_scores;
   std::vector<double> roundings;  // of plain scores, RMS
-  std::vector<double> query_row(cache.qk_dim);
-  for (int d = 0; d < cache.qk_dim; ++d) query_row[d] = scaled_element(inputs.q, inputs.q_scale, q + d, head);
+  const std::vector<double> query_row = query_elements(problem, inputs, request, token, head, inputs.q_scale);
   const std::vector<float> plain_query = working_query(problem, query_row);
   const Working working(problem, scale_of(inputs.kv_scale, 0));
   const bool reads_rounded = working.rounds_cached(cache.format);

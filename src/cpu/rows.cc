@@ -279,13 +279,25 @@ HWY_INLINE int quantise(const std::uint16_t* HWY_RESTRICT from, std::uint8_t* HW
   return exponent;
 }
 
-int round_query(const std::uint16_t* HWY_RESTRICT from, int count, std::uint16_t* HWY_RESTRICT to) {
+HWY_INLINE float largest_of_query(const std::uint16_t* from, int count) {
   constexpr int kGroup = 64;
   float amax = 0;
   for (int i = 0; i < count; i += kGroup) amax = std::max(amax, largest<Bf16, kGroup>(from + i));
+  return amax;
+}
+HWY_INLINE void round_query_by(float factor, const std::uint16_t* HWY_RESTRICT from, int count,
+                               std::uint16_t* HWY_RESTRICT to) {
+  const Vector factors = hn::Set(kFloats, factor);
+  for (int i = 0; i < count; i += lanes()) Bf16::store(decode(encode(Bf16::load(from + i), factors)), to + i);
+}
+
+int round_query(const std::uint16_t* first, int first_count, const std::uint16_t* rope, int rope_count,
+                std::uint16_t* to) {
+  const float amax = std::max(largest_of_query(first, first_count), largest_of_query(rope, rope_count));
   const int exponent = e4m3_latent::query_exponent(amax);
-  const Vector factor = hn::Set(kFloats, e4m3::power_of_two(-exponent));
-  for (int i = 0; i < count; i += lanes()) Bf16::store(decode(encode(Bf16::load(from + i), factor)), to + i);
+  const float factor = e4m3::power_of_two(-exponent);
+  round_query_by(factor, first, first_count, to);
+  round_query_by(factor, rope, rope_count, to + first_count);
   return exponent;
 }
 
@@ -395,8 +407,9 @@ void quantise_e4m3(const std::uint16_t* row, Dtype dtype, int count, float scale
   HWY_DYNAMIC_DISPATCH(quantise_e4m3_any)(row, dtype, count, scale, codes);
 }
 
-int round_query(const std::uint16_t* from, int count, std::uint16_t* to) {
-  return HWY_DYNAMIC_DISPATCH(round_query)(from, count, to);
+int round_query(const std::uint16_t* first, int first_count, const std::uint16_t* rope, int rope_count,
+                std::uint16_t* to) {
+  return HWY_DYNAMIC_DISPATCH(round_query)(first, first_count, rope, rope_count, to);
 }
 
 void convert_row(const std::uint16_t* from, Dtype from_dtype, int count, std::uint16_t* to, Dtype to_dtype) {

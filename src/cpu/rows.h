@@ -29,9 +29,11 @@ void quantise_e4m3(const std::uint16_t* row, Dtype dtype, int count, float scale
 /// `count` elements of bf16 or fp16 to either dtype.
 void convert_row(const std::uint16_t* from, Dtype from_dtype, int count, std::uint16_t* to, Dtype to_dtype);
 
-/// Rounds `count` bf16 elements to e4m3 numbers times 2^n, and writes those numbers without the power of two,
-/// as bf16. Returns n = e4m3_latent::query_exponent(). `count` is a multiple of 64.
-int round_query(const std::uint16_t* from, int count, std::uint16_t* to);
+/// Rounds a query row of bf16, `first_count` elements and `rope_count` more, to e4m3 numbers times 2^n, and
+/// writes those numbers without the power of two, as bf16. Returns n = e4m3_latent::query_exponent(). Both
+/// counts are multiples of 64.
+int round_query(const std::uint16_t* first, int first_count, const std::uint16_t* rope, int rope_count,
+                std::uint16_t* to);
 
 /// `count` e4m3 elements to bf16 or fp16, which have all values of e4m3.
 void expand_e4m3(const std::uint8_t* from, int count, Dtype dtype, std::uint16_t* to);

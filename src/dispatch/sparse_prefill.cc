@@ -4,6 +4,7 @@
 #include "core/expect.h"
 #include "core/latent_format.h"
 #include "core/message.h"
+#include "core/query_parts.h"
 #include "core/validate.h"
 #include "dispatch/checked.h"
 #include "dispatch/select.h"
@@ -18,12 +19,11 @@ constexpr std::int64_t kMostQueryTokens = 1 << 20;
 constexpr std::size_t kAlignment = 256;
 
 /// Expects rows (s_kv, 1, d), or a paged cache in any format.
-Status validate_kv(const ConstTensorView& kv, const ConstTensorView& q, Device device) {
+Status validate_kv(const ConstTensorView& kv, const ConstTensorView& q, std::int64_t d, Device device) {
   if (kv.rank != 3 && kv.rank != 4) {
     return invalid_argument("kv is ", kv.present() ? to_string(kv) : "missing",
                             "; expected rows (s_kv, 1, d), or a paged cache (pages, page_size, 1, d)");
   }
-  const std::int64_t d = q.shape[2];
   FLASHLATENT_RETURN_IF_ERROR(expect_countable("kv", kv));
   if (kv.rank == 3 && kv.dtype == Dtype::kU8) {
     return invalid_argument("kv is ", to_string(kv),
@@ -56,7 +56,9 @@ Status validate_shapes(const SparsePrefillInputs& inputs, Device device) {
   if (s_q < 0 || s_q > kMostQueryTokens) {
     return invalid_argument("s_q (query tokens) is ", s_q, "; it must be from 0 to ", kMostQueryTokens);
   }
-  FLASHLATENT_RETURN_IF_ERROR(validate_kv(inputs.kv, q, device));
+  if (inputs.q_rope.present()) FLASHLATENT_RETURN_IF_ERROR(query_parts::expect_fit(q, inputs.q_rope));
+  const std::int64_t d = inputs.q_rope.present() ? query_parts::dim_of(q, inputs.q_rope) : q.shape[2];
+  FLASHLATENT_RETURN_IF_ERROR(validate_kv(inputs.kv, q, d, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("indices", inputs.indices, Dtype::kI32, device, {s_q, 1, -1}));
   if (inputs.extra_indices.present()) {
     FLASHLATENT_RETURN_IF_ERROR(
@@ -139,6 +141,7 @@ Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const Spa
   FLASHLATENT_RETURN_IF_ERROR(validate_shapes(inputs, device));
   SparsePrefillCall call;
   call.inputs.q = with_query_token(inputs.q);
+  if (inputs.q_rope.present()) call.inputs.q_rope = with_query_token(inputs.q_rope);
   call.inputs.kv_cache = inputs.kv.rank == 3 ? rows_as_pages(inputs.kv) : inputs.kv;
   call.inputs.indices = inputs.indices;
   call.inputs.topk_length = inputs.topk_length;

@@ -236,6 +236,7 @@ SparsePrefillInputs DecodeCase::prefill_inputs() const {
   const DecodeInputs tensors = inputs();
   const ConstTensorView rows = file.tensor("kv");
   return {.q = tensors.q,
+          .q_rope = tensors.q_rope,
           .kv = rows.present() ? rows : tensors.kv_cache,
           .indices = tensors.indices,
           .topk_length = tensors.topk_length,

@@ -13,6 +13,7 @@
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "core/message.h"
+#include "core/query_parts.h"
 
 namespace flashlatent::io {
 
@@ -117,7 +118,7 @@ class Checker {
 
   Status sparse_prefill() {
     FLASHLATENT_RETURN_IF_ERROR(expect("q", {Dtype::kBF16, Dtype::kF16}, {{"s_q"}, {"h_q"}, {"d"}}));
-    q_ = tensor("q");
+    FLASHLATENT_RETURN_IF_ERROR(query_rope());
     batch_ = q_.shape[0];
     heads_ = q_.shape[1];
     tokens_ = 1;
@@ -126,7 +127,7 @@ class Checker {
       if (is_there("kv")) return error("kv", "kv_cache is there, too; one of them is expected");
       FLASHLATENT_RETURN_IF_ERROR(latent_cache());
     } else {
-      FLASHLATENT_RETURN_IF_ERROR(expect("kv", {q_.dtype}, {{"s_kv"}, {"h_kv"}, {"d", q_.shape[2]}}));
+      FLASHLATENT_RETURN_IF_ERROR(expect("kv", {q_.dtype}, {{"s_kv"}, {"h_kv"}, {"d", dim_}}));
       FLASHLATENT_RETURN_IF_ERROR(kv_format_absent());
       kv_heads = extent("kv", 1);
     }
@@ -144,6 +145,20 @@ class Checker {
     return expect_optional("attn_sink", {Dtype::kF32}, {{"h_q", heads_}});
   }
 
+  // Checks q_rope, if it is present, and sets dim_, the columns of the query. q must be right.
+  Status query_rope() {
+    q_ = tensor("q");
+    dim_ = q_.shape[q_.rank - 1];
+    if (!is_there("q_rope")) return {};
+    std::vector<Extent> shape;
+    for (int i = 0; i + 1 < q_.rank; ++i) shape.push_back({"as q's", q_.shape[i]});
+    shape.push_back({"d", query_parts::kRopeDim});
+    FLASHLATENT_RETURN_IF_ERROR(expect("q_rope", {q_.dtype}, shape));
+    dim_ += query_parts::kRopeDim;
+    if (query_parts::has_rope(static_cast<int>(dim_))) return {};
+    return error("q", fmt::format("beside q_rope, {}, its last dimension is 512 or 256", describe("q_rope")));
+  }
+
   // Checks q, and for decoding cu_seqlens_q and attn_sink.
   Status query() {
     const bool latent_e4m3 = case_.kv_format == "e4m3" && case_.kind != CaseKind::kPagedDecode;
@@ -159,7 +174,7 @@ class Checker {
     } else {
       FLASHLATENT_RETURN_IF_ERROR(expect("q", dtypes, {{"batch"}, {"s_q"}, {"h_q"}, {"d"}}));
     }
-    q_ = tensor("q");
+    FLASHLATENT_RETURN_IF_ERROR(query_rope());
     batch_ = ragged_ ? extent("cu_seqlens_q", 0) - 1 : q_.shape[0];
     tokens_ = ragged_ ? longest_query(tensor("cu_seqlens_q")) : q_.shape[1];
     heads_ = q_.shape[q_.rank - 2];
@@ -211,7 +226,7 @@ class Checker {
     FLASHLATENT_RETURN_IF_ERROR(scale("kv_scale", {"1", 1}));
     if (bytes && named) return byte_cache("kv_cache", case_.page_size);
     FLASHLATENT_RETURN_IF_ERROR(
-        expect("kv_cache", {q_.dtype}, {{"pages"}, {"page_size"}, {"h_kv"}, {"d", q_.shape[q_.rank - 1]}}));
+        expect("kv_cache", {q_.dtype}, {{"pages"}, {"page_size"}, {"h_kv"}, {"d", dim_}}));
     return kv_format_absent();
   }
 
@@ -222,8 +237,7 @@ class Checker {
                     {{"pages"}, {"page_size"}, {"h_kv", 1}, {"bytes of a token", fp8_656::kTokenBytes}});
     }
     if (case_.kv_format == "e4m3") {
-      return expect(name, {Dtype::kU8},
-                    {{"pages"}, {"page_size"}, {"h_kv", 1}, {"d", q_.shape[q_.rank - 1]}});
+      return expect(name, {Dtype::kU8}, {{"pages"}, {"page_size"}, {"h_kv", 1}, {"d", dim_}});
     }
     FLASHLATENT_RETURN_IF_ERROR(expect(name, {Dtype::kU8}, {{"pages"}, {"page_bytes"}}));
     const std::int64_t least = fp8_584::least_page_stride(page_size), bytes = extent(name, 1);
@@ -249,8 +263,7 @@ class Checker {
     if (case_.kv_format.empty()) {
       const std::int64_t kv_heads = is_there("kv") ? extent("kv", 1) : extent("kv_cache", 2);
       FLASHLATENT_RETURN_IF_ERROR(
-          expect("extra_kv_cache", {q_.dtype},
-                 {{"pages"}, {"page_size"}, {"h_kv", kv_heads}, {"d", q_.shape[q_.rank - 1]}}));
+          expect("extra_kv_cache", {q_.dtype}, {{"pages"}, {"page_size"}, {"h_kv", kv_heads}, {"d", dim_}}));
     } else {
       FLASHLATENT_RETURN_IF_ERROR(byte_cache("extra_kv_cache", page_size));
     }
@@ -338,6 +351,7 @@ class Checker {
                                                              {"value_scale", paged},
                                                              {"kv_scale", !paged},
                                                              {"q_scale", !paged && !prefill},
+                                                             {"q_rope", !paged},
                                                              {"kv", prefill},
                                                              {"indices", sparse},
                                                              {"topk_length", sparse},
@@ -363,16 +377,19 @@ class Checker {
   /// Bytes of caches of kv_format e4m3 may be F8_E4M3 instead of uint8.
   bool may_be_e4m3(std::string_view name) const {
     return case_.kv_format == "e4m3" && (name == "key_cache" || name == "value_cache" || name == "kv_cache" ||
-                                         name == "extra_kv_cache" || name == "q");
+                                         name == "extra_kv_cache" || name == "q" || name == "q_rope");
   }
 
   Status expect(const char* name, std::initializer_list<Dtype> dtypes, std::initializer_list<Extent> shape) {
+    return expect(name, dtypes, std::span(shape.begin(), shape.size()));
+  }
+  Status expect(const char* name, std::initializer_list<Dtype> dtypes, std::span<const Extent> shape) {
     const ConstTensorView view = tensor(name);
     bool fits = view.present() && std::ranges::count(dtypes, view.dtype) > 0 &&
                 view.rank == static_cast<int>(shape.size()) &&
                 (may_be_e4m3(name) || !case_.file.is_e4m3(name));
     for (std::size_t i = 0; fits && i < shape.size(); ++i) {
-      const std::int64_t wanted = shape.begin()[i].value;
+      const std::int64_t wanted = shape[i].value;
       fits = wanted < 0 || view.shape[i] == wanted;
     }
     if (fits) return {};
@@ -416,6 +433,7 @@ class Checker {
 
   const DecodeCase& case_;
   ConstTensorView q_;
+  std::int64_t dim_ = 0;  // columns of the query
   bool ragged_ = false;
   std::int64_t batch_ = 0;
   std::int64_t tokens_ = 0;  // s_q; ragged: the longest request's.

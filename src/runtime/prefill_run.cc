@@ -14,6 +14,7 @@ Result<PrefillRun> PrefillRun::create(const SparsePrefillInputs& inputs, const S
   run.executor_ = executor;
   run.options_ = options;
   for (auto [from, to] : {std::pair{&inputs.q, &run.inputs_.q},
+                          {&inputs.q_rope, &run.inputs_.q_rope},
                           {&inputs.kv, &run.inputs_.kv},
                           {&inputs.kv_scale, &run.inputs_.kv_scale},
                           {&inputs.indices, &run.inputs_.indices},
@@ -68,10 +69,14 @@ Status PrefillRun::fetch() {
 
 SparsePrefillInputs prefill_inputs(const DecodeInputs& decode) {
   SparsePrefillInputs inputs;
-  inputs.q = decode.q;
-  inputs.q.shape = {decode.q.shape[0], decode.q.shape[2], decode.q.shape[3]};
-  inputs.q.strides = {decode.q.strides[0], decode.q.strides[2], 1};
-  inputs.q.rank = 3;
+  auto without_query_token = [](ConstTensorView view) {
+    view.shape = {view.shape[0], view.shape[2], view.shape[3]};
+    view.strides = {view.strides[0], view.strides[2], 1};
+    view.rank = 3;
+    return view;
+  };
+  inputs.q = without_query_token(decode.q);
+  if (decode.q_rope.present()) inputs.q_rope = without_query_token(decode.q_rope);
   inputs.kv = decode.kv_cache;
   if (decode.kv_cache.dtype != Dtype::kU8 && decode.kv_cache.shape[1] == 1) {
     inputs.kv.shape = {decode.kv_cache.shape[0], 1, decode.kv_cache.shape[3]};

@@ -36,7 +36,9 @@ struct CaseSpec {
   bool batch_invariant = false;
   bool invalid_pages = false;  ///< Some live entries of the page table are -1 or out of range.
   bool strided = false;        ///< q and kv_cache are slices of larger, poisoned tensors.
-  float logit_scale = 1.0F;    ///< Standard deviation of the scores.
+  /// The query comes in two parts (may_split_query()), with `strided` as engines leave them.
+  bool split_query = false;
+  float logit_scale = 1.0F;  ///< Standard deviation of the scores.
   /// Added to the scores of a request's tokens: the first to those of the first `step_tokens`, the second to
   /// those of as many that follow, and so on, after the last the first again. Query row (request, token,
   /// head) number r gets 1 - r % 4 / 4 of it: queries have a direction in common, and keys more or less of
@@ -92,5 +94,13 @@ DecodeProblem problem_of(const CaseSpec& spec);
 
 /// Makes a case. The spec's problem must be valid.
 RandomCase make_case(const CaseSpec& spec, std::uint64_t seed);
+
+/// May the problem's query come in two parts?
+bool may_split_query(const DecodeProblem& problem);
+
+/// The case's inputs with its query, which is one tensor, as two. `as_engines`: heads are q's outermost
+/// dimension, and q_rope is a slice of wider rows, with NaN all around; otherwise both are contiguous.
+/// The case owns their memory.
+DecodeInputs split_query(RandomCase& random_case, bool as_engines);
 
 }  // namespace flashlatent::runtime

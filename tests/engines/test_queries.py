@@ -22,3 +22,18 @@ def test_uniform(queries, lengths, rows, uniform):
     found = queries.of(starts, starts, rows)
     assert found.uniform is uniform
     assert (found.requests, found.tokens, found.total) == (len(lengths), max(lengths + [1]), sum(lengths))
+
+
+@pytest.mark.parametrize("lengths, rows", [([1, 1], 2), ([3, 3, 0], 9), ([3, 1], 6)])
+def test_queries_in_two_parts(queries, lengths, rows):
+    import flashlatent
+    starts = torch.tensor([0] + lengths).cumsum(0).int()
+    found = queries.of(starts, starts, rows)
+    q, cache = torch.randn(rows, 8, 576).half(), torch.randn(8, 16, 1, 576).half()
+    by_head = q[..., :512].transpose(0, 1).contiguous().transpose(0, 1)
+    context = torch.tensor([20 if n else 0 for n in lengths], dtype=torch.int32)
+    arguments = (cache, torch.arange(2 * len(lengths)).int().view(-1, 2), context)
+    options = dict(want_lse=True, v_dim=512, softmax_scale=192**-0.5)
+    whole = found.attend(flashlatent.Step(), q, *arguments, **options)
+    parts = found.attend(flashlatent.Step(), by_head, *arguments, q_rope=q[..., 512:], **options)
+    assert all(torch.equal(a, b) for a, b in zip(whole, parts))

@@ -102,6 +102,7 @@ def test_what_is_asked_of_sglang_is_there():
     pool = "mem_cache/memory_pool.py"
     assert arguments(pool, "MLATokenToKVPool.get_key_buffer") == ["self", "layer_id"]
     assert len(arguments(pool, "MLATokenToKVPool.set_kv_buffer")) == 5
+    assert len(arguments(pool, "MLATokenToKVPool.set_mla_kv_buffer")) == 5
     fields = {n.target.id for n in node_of(source("model_executor/forward_batch_info.py"), "ForwardBatch").body
               if isinstance(n, ast.AnnAssign)}
     assert {"forward_mode", "batch_size", "req_pool_indices", "seq_lens", "out_cache_loc"} <= fields
@@ -128,6 +129,10 @@ class Pool:
     def set_kv_buffer(self, layer, loc, k, v):
         self.buffer[loc] = k.view(-1, 1, 576)
 
+    def set_mla_kv_buffer(self, layer, loc, cache_k_nope, cache_k_rope):
+        self.buffer[loc, :, :512] = cache_k_nope
+        self.buffer[loc, :, 512:] = cache_k_rope
+
 
 def runner(dtype=torch.bfloat16, drafts=None, **more):
     backends = more.get("prefill_attention_backend", "fa3"), "flashlatent"
@@ -144,7 +149,8 @@ def runner(dtype=torch.bfloat16, drafts=None, **more):
 
 @pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 1.5e-2), (torch.float16, 2e-3)])
 @pytest.mark.parametrize("tokens", [1, 3])
-def test_decode_and_verification_match_a_plain_layer(sglang, dtype, bound, tokens):
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_decode_and_verification_match_a_plain_layer(sglang, dtype, bound, tokens, in_parts):
     generator = torch.Generator().manual_seed(1)
     model = runner(dtype, tokens if tokens > 1 else None)
     backend = sglang.registry.ATTENTION_BACKENDS["flashlatent"](model)
@@ -167,12 +173,34 @@ def test_decode_and_verification_match_a_plain_layer(sglang, dtype, bound, token
     layer = SimpleNamespace(layer_id=0, tp_q_head_num=HEADS, head_dim=576, v_head_dim=512, scaling=SCALE)
     backend.init_cuda_graph_state(8, 8)
     backend.init_forward_metadata(batch)
-    out = backend.forward(q, k, k[:, :512], layer, batch).view(3, tokens, HEADS, 512)
+    if in_parts:  # as DeepSeek's layer hands them over: queries head by head
+        parts, k = q.view(-1, HEADS, 576), k.unsqueeze(1)
+        latent = parts[..., :512].transpose(0, 1).contiguous().transpose(0, 1)
+        out = backend.forward(latent, k[..., :512], k[..., :512], layer, batch, q_rope=parts[..., 512:],
+                              k_rope=k[..., 512:])
+    else:
+        out = backend.forward(q, k, k[:, :512], layer, batch)
+    out = out.view(3, tokens, HEADS, 512)
     for i, n in enumerate(lengths):
         scores = torch.einsum("thd,nd->htn", q.view(3, tokens, HEADS, 576)[i].float(), rows[i].float()) * SCALE
         seen = torch.arange(n)[None] < n - tokens + 1 + torch.arange(tokens)[:, None]
         expected = scores.masked_fill(~seen, float("-inf")).softmax(-1) @ rows[i][:, :512].float()
         assert (out[i].transpose(0, 1).float() - expected).abs().max() < bound * max(1, expected.abs().max().item())
+
+
+def test_queries_and_keys_are_asked_for_in_parts(sglang, monkeypatch):
+    path = "models/deepseek_common/utils.py"
+    assert "FORWARD_ABSORB_CORE_ATTENTION_BACKENDS = [" in source(path)
+    module = ModuleType("sglang.srt.models.deepseek_common.utils")
+    module.FORWARD_ABSORB_CORE_ATTENTION_BACKENDS = backends = ["fa3"]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    model = runner()
+    model.model_config = SimpleNamespace(hf_config=SimpleNamespace(llama_4_scaling={"beta": 0.1}))
+    sglang.registry.ATTENTION_BACKENDS["flashlatent"](model)
+    assert backends == ["fa3"]  # that scale is applied to the concatenation
+    for _ in range(2):
+        sglang.registry.ATTENTION_BACKENDS["flashlatent"](runner())
+    assert backends == ["fa3", "flashlatent"]
 
 
 @pytest.mark.parametrize("more, sentence", [

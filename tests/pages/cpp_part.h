@@ -40,8 +40,8 @@ extern std::int64_t batch, s_q, h_q, s_kv, topk, pages, page_size, page_bytes;
 extern int layers, max_pages;
 
 // Memory.
-extern void *cache, *q_pointer, *kv_scale, *q, *kv, *indices, *topk_length, *extra_indices, *key_data,
-    *value_data;
+extern void *cache, *q_pointer, *rope_pointer, *kv_scale, *q, *kv, *indices, *topk_length, *extra_indices,
+    *key_data, *value_data;
 
 // Tensors.
 extern fl::ConstTensorView cache_seqlens, block_table, cu_seqlens, extra_bytes, latent, rope, slot_mapping,

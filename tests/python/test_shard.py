@@ -87,6 +87,8 @@ def test_a_group_of_one(group):
     case.check(out.numpy(), lse.numpy(), causal=True)
     with pytest.raises(flashlatent.InvalidArgumentError, match="shard is given; ContextParallel sets it itself"):
         context.decode(*arrays, shard=(0, 2, 1), **options)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="q_rope is given, and ranks exchange queries as one tensor"):
+        context.decode(*arrays, q_rope=arrays[0], **options)
     with pytest.raises(flashlatent.InvalidArgumentError, match="exchange is 'ring'; auto, all_to_all"):
         ContextParallel(exchange="ring")
 

@@ -65,6 +65,8 @@ def call(q: Any, v_dim: Any, kv_heads: int, flags: dict, options: dict) -> None:
     for name in ("shard", "out", "lse", "empty_lse"):
         if name in options:
             raise InvalidArgumentError(f"{name} is given; ContextParallel sets it itself, leave it out")
+    if options.get("q_rope") is not None:
+        raise InvalidArgumentError("q_rope is given, and ranks exchange queries as one tensor; q with all columns is expected")
     for name, value in flags.items():
         flag(name, value)
     tensor("q", q)

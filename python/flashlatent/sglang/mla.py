@@ -4,6 +4,7 @@ Prompts are another backend's (--prefill-attention-backend); SGLang puts both be
 """
 
 import os
+import sys
 from typing import Any, Optional
 
 import torch
@@ -12,6 +13,7 @@ from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from flashlatent import Step
 
 from .._typical import of_setting, rounded
+from . import NAME
 
 _SETTING = "FLASHLATENT_TYPICAL_TOKENS"  # an environment variable
 
@@ -33,6 +35,7 @@ class FlashLatentMLABackend(AttentionBackend):
         self.block_table: Optional[torch.Tensor] = None
         self.cache_seqlens: Optional[torch.Tensor] = None
         self.typical_tokens = self.tokens_in_graphs
+        _ask_for_parts(model_runner)
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         """Nothing: what a graph reads is made in it."""
@@ -65,7 +68,7 @@ class FlashLatentMLABackend(AttentionBackend):
 
     def forward_decode(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
                        save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
-        return self._attend(q, k, v, layer, forward_batch, save_kv_cache, 1)
+        return self._attend(q, k, v, layer, forward_batch, save_kv_cache, 1, **kwargs)
 
     def forward_extend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
                        save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
@@ -73,21 +76,45 @@ class FlashLatentMLABackend(AttentionBackend):
             raise NotImplementedError(
                 f"flashlatent: forward_mode is {forward_batch.forward_mode}; decode and target verification are "
                 "expected, and prompts go to --prefill-attention-backend (fa3, flashinfer or triton)")
-        return self._attend(q, k, v, layer, forward_batch, save_kv_cache, self.draft_tokens)
+        return self._attend(q, k, v, layer, forward_batch, save_kv_cache, self.draft_tokens, **kwargs)
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
-                save_kv_cache: bool, tokens: int) -> torch.Tensor:
+                save_kv_cache: bool, tokens: int, q_rope: Optional[torch.Tensor] = None,
+                k_rope: Optional[torch.Tensor] = None, **_: Any) -> torch.Tensor:
+        """q_rope, k_rope: the RoPE parts of queries and keys, where SGLang hands them over apart."""
         if save_kv_cache and k is not None:
-            self.token_to_kv_pool.set_kv_buffer(layer, forward_batch.out_cache_loc, k, v)
+            if k_rope is None:
+                self.token_to_kv_pool.set_kv_buffer(layer, forward_batch.out_cache_loc, k, v)
+            else:
+                self.token_to_kv_pool.set_mla_kv_buffer(layer, forward_batch.out_cache_loc, k, k_rope)
         slots = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
         pages = slots.shape[0] // self.page_size
         cache = slots[:pages * self.page_size].view(pages, self.page_size, 1, layer.head_dim)
-        requests = forward_batch.batch_size
+        requests, heads = forward_batch.batch_size, layer.tp_q_head_num
+
+        def rows(part: torch.Tensor) -> torch.Tensor:  # (rows, heads, columns), or heads and columns as one dimension
+            part = part if part.dim() == 3 else part.unflatten(-1, (heads, -1))
+            return part.unflatten(0, (requests, tokens))
+
         out, _ = self.step.decode(
-            q.reshape(requests, tokens, layer.tp_q_head_num, layer.head_dim), cache, self.block_table,
-            self.cache_seqlens, softmax_scale=layer.scaling, v_dim=layer.v_head_dim, causal=True,
+            rows(q), cache, self.block_table, self.cache_seqlens,
+            q_rope=None if q_rope is None else rows(q_rope), softmax_scale=layer.scaling, v_dim=layer.v_head_dim, causal=True,
             batch_invariant=self.batch_invariant, typical_tokens=self.typical_tokens)
         return out.view(requests * tokens, layer.tp_q_head_num * layer.v_head_dim)
+
+
+def _ask_for_parts(model_runner: Any) -> None:
+    """Has SGLang hand over queries and keys in two parts, without a concatenation, as it does to backends of a list that
+    the model's module has. Not for models with a llama_4_scaling, which SGLang applies to the concatenation."""
+    configuration = getattr(getattr(model_runner, "model_config", None), "hf_config", None)
+    if getattr(configuration, "llama_4_scaling", None) is not None:
+        return
+    for name in ("sglang.srt.models.deepseek_common.utils", "sglang.srt.models.deepseek_v2"):
+        backends = getattr(sys.modules.get(name), "FORWARD_ABSORB_CORE_ATTENTION_BACKENDS", None)
+        if isinstance(backends, list):
+            if NAME not in backends:
+                backends.append(NAME)
+            return
 
 
 def _tokens_in_graphs() -> int:

@@ -97,15 +97,18 @@ class Step:
 
     def _absorbed(self, module, cache, query_nope, query_rope):
         key_up, value_up = _up_projections(module)
-        dtype = self.layout.dtype
-        query = torch.empty(*query_nope.shape[:2], self.layout.latent + self.layout.rope, dtype=dtype,
-                            device=query_nope.device)
-        query[..., :self.layout.latent] = torch.bmm(query_nope.transpose(0, 1), key_up).transpose(0, 1)
-        query[..., self.layout.latent:] = query_rope
+        latent, rope, dtype = self.layout.latent, self.layout.rope, self.layout.dtype
+        query = torch.bmm(query_nope.transpose(0, 1), key_up).transpose(0, 1).to(dtype)
+        query_rope = query_rope.to(dtype)
+        if (latent, rope) not in ((512, 64), (256, 64)):  # decode() takes no other parts
+            whole = query.new_empty(*query.shape[:2], latent + rope)
+            whole[..., :latent], whole[..., latent:] = query, query_rope
+            query, query_rope = whole, None
         if self.uniform:
-            query = query.unflatten(0, (-1, self.uniform))
-        out, _ = self.step.decode(query, cache, *self.absorbed, softmax_scale=module.scaling,
-                                  v_dim=self.layout.latent, **self.options)
+            query, query_rope = (None if part is None else part.unflatten(0, (-1, self.uniform))
+                                 for part in (query, query_rope))
+        out, _ = self.step.decode(query, cache, *self.absorbed, q_rope=query_rope, softmax_scale=module.scaling,
+                                  v_dim=latent, **self.options)
         if self.uniform:
             out = out.flatten(0, 1)
         out = out.to(query_nope.dtype)

@@ -33,17 +33,21 @@ class Queries(NamedTuple):
         return cls(requests, tokens, total, uniform, starts)
 
     def attend(self, step: Step, q: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor,
-               cache_seqlens: torch.Tensor, *, want_lse: bool, v_dim: int,
+               cache_seqlens: torch.Tensor, *, want_lse: bool, v_dim: int, q_rope: Optional[torch.Tensor] = None,
                **options: Any) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-        """Causal decode of q (rows, heads, dim): out (rows, heads, v_dim) and, if wanted, lse (rows, heads)."""
+        """Causal decode of q (rows, heads, dim), or of q and q_rope, which have dim together: out (rows, heads, v_dim)
+        and, if wanted, lse (rows, heads)."""
         if self.uniform:
-            out, lse = step.decode(q.reshape(self.requests, self.tokens, *q.shape[1:]), kv_cache, block_table,
-                                   cache_seqlens, v_dim=v_dim, causal=True, **options)
+            q, q_rope = (None if part is None else part.view(self.requests, self.tokens, *part.shape[1:])
+                         for part in (q, q_rope))
+            out, lse = step.decode(q, kv_cache, block_table, cache_seqlens, q_rope=q_rope, v_dim=v_dim, causal=True,
+                                   **options)
             return out.flatten(0, 1), lse.transpose(1, 2).flatten(0, 1) if want_lse else None
         out = q.new_empty(q.shape[0], q.shape[1], v_dim)
         out[self.total:].zero_()
         _, lse = step.decode(q[:self.total], kv_cache, block_table, cache_seqlens, v_dim=v_dim, causal=True,
-                             cu_seqlens_q=self.cu_seqlens, tokens=self.tokens, out=out[:self.total], **options)
+                             q_rope=None if q_rope is None else q_rope[:self.total], cu_seqlens_q=self.cu_seqlens,
+                             tokens=self.tokens, out=out[:self.total], **options)
         if not want_lse:
             return out, None
         rows = torch.arange(q.shape[0], dtype=self.cu_seqlens.dtype, device=q.device)

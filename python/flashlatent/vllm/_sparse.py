@@ -31,20 +31,22 @@ class Chosen(NamedTuple):
 
 
 def decode(step: flashlatent.Step, q: torch.Tensor, kv_cache: torch.Tensor, chosen: Chosen, out: torch.Tensor,
-           **options: Any) -> torch.Tensor:
-    """q (rows, heads, dim), each row a request of its own, into out; returns lse (rows, heads)."""
-    _, lse = step.decode(q.unsqueeze(1), kv_cache, out=out.unsqueeze(1), **chosen.arguments(), **options)
+           q_rope: Optional[torch.Tensor] = None, **options: Any) -> torch.Tensor:
+    """q (rows, heads, dim), or q and q_rope, which have dim together, each row a request of its own, into out; returns
+    lse (rows, heads)."""
+    _, lse = step.decode(q.unsqueeze(1), kv_cache, q_rope=None if q_rope is None else q_rope.unsqueeze(1),
+                         out=out.unsqueeze(1), **chosen.arguments(), **options)
     return lse.squeeze(2)
 
 
 def prefill(step: flashlatent.Step, q: torch.Tensor, kv_cache: torch.Tensor, chosen: Chosen, out: torch.Tensor,
-            **options: Any) -> torch.Tensor:
+            q_rope: Optional[torch.Tensor] = None, **options: Any) -> torch.Tensor:
     """The same of a prompt's rows: by sparse_prefill(), or where it takes no such call, by decode."""
     kind = (q.device.type, q.dtype, q.shape[1:], kv_cache.dtype, kv_cache.shape[-1])
     if kind not in _refused:
         try:
-            return flashlatent.sparse_prefill(q, kv_cache, out=out, **chosen.arguments(), **options)[2]
+            return flashlatent.sparse_prefill(q, kv_cache, q_rope=q_rope, out=out, **chosen.arguments(), **options)[2]
         except flashlatent.UnsupportedError as error:
             _refused.add(kind)
             _logger.info("flashlatent: prompts take the decode kernels: %s", error)
-    return decode(step, q, kv_cache, chosen, out, **options)
+    return decode(step, q, kv_cache, chosen, out, q_rope, **options)

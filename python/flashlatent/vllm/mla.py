@@ -127,8 +127,7 @@ class FlashLatentMLAImpl(MLACommonImpl):
 
     def forward_mqa(self, q: Query, kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: Any,
                     layer: Any) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-        if isinstance(q, tuple):
-            q = torch.cat(q, dim=-1)
+        q, q_rope = q if isinstance(q, tuple) else (q, None)
         decode = attn_metadata.decode
         options: dict = {"typical_tokens": decode.typical_tokens}
         lengths = decode.seq_lens
@@ -139,5 +138,5 @@ class FlashLatentMLAImpl(MLACommonImpl):
             options.update(kv_scale=layer._k_scale.reshape(1), products=self.products)
         return decode.queries.attend(
             decode.step, q, kv_c_and_k_pe_cache.unsqueeze(2), decode.block_table, lengths,
-            want_lse=self.need_to_return_lse_for_decode, v_dim=self.kv_lora_rank, softmax_scale=self.scale,
-            batch_invariant=self.batch_invariant, **options)
+            q_rope=q_rope, want_lse=self.need_to_return_lse_for_decode, v_dim=self.kv_lora_rank,
+            softmax_scale=self.scale, batch_invariant=self.batch_invariant, **options)

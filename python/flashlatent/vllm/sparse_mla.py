@@ -140,8 +140,7 @@ class FlashLatentSparseMLAImpl(common.SparseMLACommonImpl):
     def _attend(self, q: Query, kv_cache: torch.Tensor, slots: torch.Tensor, counts: torch.Tensor,
                 decodes: int) -> Result:
         """The first `decodes` rows are decode's, the others are of prompts."""
-        if isinstance(q, tuple):
-            q = torch.cat(q, dim=-1)
+        q, q_rope = q if isinstance(q, tuple) else (q, None)
         # A rank's share of the tokens may have gaps in its list; -1 is skipped wherever it stands.
         chosen = Chosen(slots, counts if self.dcp_world_size <= 1 else None)
         assert self._step is not None
@@ -150,7 +149,7 @@ class FlashLatentSparseMLAImpl(common.SparseMLACommonImpl):
         for attend, start, stop in ((decode, 0, decodes), (prefill, decodes, q.shape[0])):
             if start < stop:
                 lses.append(attend(self._step, q[start:stop], kv_cache, chosen.rows(start, stop), out[start:stop],
-                                   softmax_scale=self.scale))
+                                   q_rope=None if q_rope is None else q_rope[start:stop], softmax_scale=self.scale))
         if not self.need_to_return_lse_for_decode:
             return out, None
         return out, lses[0] if len(lses) == 1 else torch.cat(lses)

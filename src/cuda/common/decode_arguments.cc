@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/fp8_584.h"
+#include "core/query_parts.h"
 #include "core/return_if_error.h"
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/geometry.h"
@@ -12,6 +13,13 @@ namespace flashlatent::cuda {
 
 namespace {
 
+/// A part of the query, absent if there is none.
+parts::QueryPart part_of(const ConstTensorView& view) {
+  if (!view.present()) return {};
+  const ConstTensorView part = with_batch(view);
+  return {part.data, part.strides[0], part.strides[1], part.strides[2]};
+}
+
 /// The latent cache, or the cache of keys.
 const ConstTensorView& cache_of(const DecodeInputs& inputs) {
   return inputs.key_cache.present() ? inputs.key_cache : inputs.kv_cache;
@@ -20,6 +28,7 @@ const ConstTensorView& cache_of(const DecodeInputs& inputs) {
 }  // namespace
 
 parts::DecodeArguments decode_arguments(const DecodeCall& call) {
+  constexpr int kEndless = (1U << 31) - 1;  // above the number of every row
   const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held] = call;
   const ConstTensorView q = with_batch(inputs.q);
   const TensorView out = with_batch(outputs.out);
@@ -39,16 +48,15 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
     args.successors = view.successors;
   }
   const int group = problem.query.heads / problem.cache.heads;
-  args.query = {.data = inputs.q.data,
-                .batch_stride = q.strides[0],
-                .token_stride = q.strides[1],
-                .head_stride = q.strides[2],
+  args.query = {.first = part_of(inputs.q),
+                .rope = part_of(query_parts::rope_of(problem, inputs)),
                 .begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data),
                 .total = static_cast<int>(std::min<std::int64_t>(q.shape[0], (1LL << 31) - 1)),
                 .tokens = token_items ? 1 : problem.query.tokens,
                 .group = Divisor(group),
                 .row_tiles = Divisor((rows_of_item(problem) + g.tile_rows - 1) / g.tile_rows),
-                .rows_in_line = rows_in_line(problem, inputs.q),
+                .rows_in_boxes = rows_in_boxes(problem, inputs),
+                .line = Divisor(rows_in_line(problem, inputs) ? kEndless : group),
                 .is_e4m3 = problem.query.e4m3,
                 .scale_a_head = inputs.q_scale.present() && inputs.q_scale.shape[0] > 1,
                 .scale = static_cast<const float*>(inputs.q_scale.data)};

@@ -13,12 +13,15 @@ struct BoxMaps {
   /// token.
   Status (*kv)(const char* name, const ConstTensorView& cache, int box_tokens,
                CUtensorMap& map) = kv_tensor_map;
-  Status (*query)(const ConstTensorView& q, int box_rows, CUtensorMap& map) = query_rows_map;
-  int most_tokens = 64;  ///< The most tokens of a page in one box.
-  int query_rows = 0;    ///< Query rows of one box; 0: those of a tile.
+  /// That of each part of the query.
+  Status (*query)(const char* name, const ConstTensorView& q, int box_rows, bool in_line,
+                  CUtensorMap& map) = query_rows_map;
+  int most_tokens = 64;     ///< The most tokens of a page in one box.
+  int query_rows = 0;       ///< Query rows of one box; 0: those of a tile.
+  bool query_lines = true;  ///< Does the kernel load boxes of rows that are not all in one line?
 };
 
-/// A compiled kernel. Its parameters are DenseLaunch's args, kv and query_rows, or the first of these.
+/// A compiled kernel. Its parameters are DenseLaunch's args, kv and query, or the first of these.
 struct DenseInstance {
   InstanceKey key;
   CompiledKernel kernel;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/message.h"
+#include "core/query_parts.h"
 #include "cuda/common/combine.h"
 #include "cuda/common/decode_arguments.h"
 #include "cuda/common/launch_ctas.h"
@@ -15,14 +16,22 @@ namespace flashlatent::cuda {
 
 namespace {
 
-/// Makes the map of q where rows are in line. If q is empty no kernel uses it.
-Status query_map(const DecodeCall& call, const BoxMaps& boxes, DenseLaunch& launch) {
-  ConstTensorView q = with_batch(call.inputs.q);
-  if (q.elements() == 0) return {};
-  if (boxes.query == nullptr || !launch.args.query.rows_in_line) return {};
-  if (call.problem.query.ragged) std::swap(q.shape[0], q.shape[1]);  // all rows count as one request's
+/// Makes the maps of the query's parts where boxes can load rows. If q is empty no kernel uses them.
+Status query_maps(const DecodeCall& call, const BoxMaps& boxes, DenseLaunch& launch) {
+  if (call.inputs.q.elements() == 0) return {};
+  if (boxes.query == nullptr || !launch.args.query.rows_in_boxes) return {};
+  const bool in_line = rows_in_line(call.problem, call.inputs);
   const int rows = boxes.query_rows > 0 ? boxes.query_rows : launch.args.geometry.tile_rows;
-  return boxes.query(q, rows, launch.query_rows);
+  auto make = [&](const char* name, const ConstTensorView& part, CUtensorMap& map) {
+    ConstTensorView view = with_batch(part);
+    if (call.problem.query.ragged) std::swap(view.shape[0], view.shape[1]);  // one request with all rows
+    return boxes.query(name, view, rows, in_line, map);
+  };
+  FLASHLATENT_RETURN_IF_ERROR(
+      make("q", query_parts::first_of(call.problem, call.inputs), launch.query.first));
+  const ConstTensorView rope = query_parts::rope_of(call.problem, call.inputs);
+  if (!rope.present()) return {};
+  return make(call.inputs.q_rope.present() ? "q_rope" : "q", rope, launch.query.rope);
 }
 
 /// Sparse requests without topk_length all have the same length. If they also stay whole, part k is request k
@@ -61,6 +70,9 @@ Status launch_dense(const DecodeCall& planned,
   const DecodeCall call = planned.with(geometry);
   const ConstTensorView& cache = call.inputs.kv_cache;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", call.inputs.q, 16));
+  if (call.inputs.q_rope.present()) {
+    FLASHLATENT_RETURN_IF_ERROR(check_alignment("q_rope", call.inputs.q_rope, 16));
+  }
   const bool listed = goes_by_lists(call.problem);
   if (!listed) FLASHLATENT_RETURN_IF_ERROR(check_alignment("kv_cache", cache, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("out", call.outputs.out, 4));
@@ -87,7 +99,8 @@ Status launch_dense(const DecodeCall& planned,
   if (instance->key.loading == Loading::kBoxes) {
     FLASHLATENT_RETURN_IF_ERROR(boxes.kv("kv_cache", cache, launch.args.cache.box_tokens, launch.kv));
   }
-  FLASHLATENT_RETURN_IF_ERROR(query_map(call, boxes, launch));
+  if (!boxes.query_lines) launch.args.query.rows_in_boxes = rows_in_line(call.problem, call.inputs);
+  FLASHLATENT_RETURN_IF_ERROR(query_maps(call, boxes, launch));
   FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem, call.executor));
   const InstanceKey& key = instance->key;
   const bool merges = instance->merges && merges_in_kernel(geometry);
@@ -95,7 +108,7 @@ Status launch_dense(const DecodeCall& planned,
   const int team = key.team == 0 ? geometry.team : key.team;
   FLASHLATENT_RETURN_IF_ERROR(
       launch_ctas(instance->kernel, launch.args.geometry.parts * launch.args.geometry.lanes * team,
-                  key.cluster * team, call.executor, {&launch.args, &launch.kv, &launch.query_rows}));
+                  key.cluster * team, call.executor, {&launch.args, &launch.kv, &launch.query}));
   if (merges) return {};
   return combine_plan(launch.args, call.problem.cache, Partials::kByTile, call.executor);
 }

@@ -4,14 +4,15 @@
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/dense_instance.h"
 #include "cuda/parts/arguments.h"
+#include "cuda/parts/query_maps.h"
 
 namespace flashlatent::cuda {
 
 /// The parameters of a launch.
 struct DenseLaunch {
   parts::DecodeArguments args;
-  CUtensorMap kv;          ///< Unset if the instance loads token by token.
-  CUtensorMap query_rows;  ///< The map of Q, where query.rows_in_line.
+  CUtensorMap kv;  ///< Unset if the instance loads token by token.
+  parts::QueryMaps query;
 };
 
 /// The instance with this key; null if there is none.

@@ -1,5 +1,6 @@
 #include "cuda/common/tensor_map.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <type_traits>
@@ -164,22 +165,46 @@ Status kv_chunks_map(const char* name, const ConstTensorView& cache, int box_tok
                  128, map);
 }
 
-Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map) {
-  ConstTensorView rows = q;  // element, row of the request, -, request
-  rows.shape[1] = 1;
-  rows.shape[2] = q.shape[1] * q.shape[2];
-  return box_map("q", rows, {3, 2, 1, 0}, {64, static_cast<std::uint32_t>(box_rows), 1, 1}, 128, map);
+namespace {
+
+/// Lines of query rows, and how many rows of how many lines a box has.
+struct QueryLines {
+  ConstTensorView view;  // request, line, row, element
+  std::uint32_t rows, lines;
+
+  QueryLines(const ConstTensorView& q, int box_rows, bool in_line) : view(q) {
+    if (in_line) {
+      view.shape[1] = 1;
+      view.shape[2] = q.shape[1] * q.shape[2];
+    }
+    rows = static_cast<std::uint32_t>(in_line ? box_rows : std::min<std::int64_t>(box_rows, q.shape[2]));
+    lines = static_cast<std::uint32_t>(box_rows) / rows;
+  }
+};
+
+}  // namespace
+
+Status query_rows_map(const char* name, const ConstTensorView& q, int box_rows, bool in_line,
+                      CUtensorMap& map) {
+  const QueryLines of(q, box_rows, in_line);
+  return box_map(name, of.view, {3, 2, 1, 0}, {64, of.rows, of.lines, 1}, 128, map);
 }
 
-Status query_chunks_map(const ConstTensorView& q, int box_rows, CUtensorMap& map) {
-  ConstTensorView rows = q;  // element, row of the request, chunk, request
-  rows.shape[1] = q.shape[3] / 64;
-  rows.strides[1] = 64;
-  rows.shape[2] = q.shape[1] * q.shape[2];
-  rows.shape[3] = 64;
-  return box_map("q", rows, {3, 2, 1, 0},
-                 {64, static_cast<std::uint32_t>(box_rows), static_cast<std::uint32_t>(rows.shape[1]), 1},
-                 128, map);
+Status query_chunks_map(const char* name, const ConstTensorView& q, int box_rows, bool in_line,
+                        CUtensorMap& map) {
+  constexpr std::int64_t kChunk = 64;
+  const QueryLines of(q, box_rows, in_line);
+  const auto &shape = of.view.shape, &strides = of.view.strides;
+  const std::int64_t extents[] = {kChunk, shape[2], shape[1], shape[3] / kChunk, shape[0]};
+  const std::int64_t steps[] = {strides[2], strides[1], kChunk, strides[0]};
+  const std::int64_t box[] = {kChunk, of.rows, of.lines, shape[3] / kChunk, 1};
+  Key key = {.dimensions = kMostDimensions, .swizzle = 128};
+  for (int i = 0; i < kMostDimensions; ++i) {
+    key.extents[i] = extents[i];
+    key.box[i] = static_cast<cuuint32_t>(box[i]);
+    if (i > 0) key.strides[i - 1] = steps[i - 1] * static_cast<std::int64_t>(size_of(q.dtype));
+  }
+  return map_of(key, name, q, map);
 }
 
 Status query_group_map(const ConstTensorView& q, int box_tokens, int box_heads, CUtensorMap& map) {

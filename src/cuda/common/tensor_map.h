@@ -35,13 +35,17 @@ Status kv_block_map(const char* name, const ConstTensorView& cache, int box_toke
 /// heads_in_chunks() is true.
 Status kv_chunks_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map);
 
-/// Boxes of queries (batch, tokens, heads, dim): `box_rows` rows by 64 elements. A request's tokens and heads
-/// count as one line of rows.
-Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map);
+/// Boxes of queries, or of a part of their columns, (batch, tokens, heads, dim): `box_rows` rows by 64
+/// elements. The map's dimensions: element, row of a line, line, request. With `in_line` a request's tokens
+/// and heads are one line of rows, at equal distances. Otherwise a line is the heads of a token; their number
+/// then divides `box_rows`, or is a multiple of it.
+Status query_rows_map(const char* name, const ConstTensorView& q, int box_rows, bool in_line,
+                      CUtensorMap& map);
 
-/// Boxes of queries with all elements: the first chunk of 64 elements of each of `box_rows` rows, then their
-/// second chunk and so on. The map's dimensions: element, row, chunk, request.
-Status query_chunks_map(const ConstTensorView& q, int box_rows, CUtensorMap& map);
+/// Boxes with all elements: the first chunk of 64 elements of each of `box_rows` rows, then their second
+/// chunk and so on. The map's dimensions: element, row of a line, line, chunk, request.
+Status query_chunks_map(const char* name, const ConstTensorView& q, int box_rows, bool in_line,
+                        CUtensorMap& map);
 
 /// Boxes of queries: `box_tokens` tokens, each with `box_heads` consecutive heads.
 Status query_group_map(const ConstTensorView& q, int box_tokens, int box_heads, CUtensorMap& map);

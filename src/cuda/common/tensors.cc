@@ -4,13 +4,31 @@
 
 namespace flashlatent::cuda {
 
-bool rows_in_line(const DecodeProblem& problem, const ConstTensorView& q) {
-  const auto& s = q.strides;
+namespace {
+
+/// Rows of ragged requests count as one request's.
+bool are_countable(const DecodeProblem& problem, const ConstTensorView& part) {
+  return !problem.query.ragged || part.shape[0] * problem.query.heads < (1LL << 31) - 1;
+}
+
+bool are_in_line(const DecodeProblem& problem, const ConstTensorView& part) {
+  const auto& s = part.strides;
   if (problem.query.ragged) {
-    return problem.cache.heads == 1 && s[0] == problem.query.heads * s[1] &&
-           q.shape[0] * problem.query.heads < 1LL << 31;
+    return problem.cache.heads == 1 && s[0] == problem.query.heads * s[1] && are_countable(problem, part);
   }
   return problem.query.tokens == 1 || (problem.cache.heads == 1 && s[1] == problem.query.heads * s[2]);
+}
+
+}  // namespace
+
+bool rows_in_line(const DecodeProblem& problem, const DecodeInputs& inputs) {
+  return are_in_line(problem, inputs.q) && (!inputs.q_rope.present() || are_in_line(problem, inputs.q_rope));
+}
+
+bool rows_in_boxes(const DecodeProblem& problem, const DecodeInputs& inputs) {
+  if (rows_in_line(problem, inputs)) return true;
+  const int heads = problem.query.heads;
+  return problem.cache.heads == 1 && (64 % heads == 0 || heads % 64 == 0) && are_countable(problem, inputs.q);
 }
 
 bool is_aligned(const ConstTensorView& view, int bytes) {

@@ -24,8 +24,13 @@ View with_batch(const View& view) {
   return batch;
 }
 
-/// Are a tile's rows (token by token, and in each token the heads of a group) at equal distances?
-bool rows_in_line(const DecodeProblem& problem, const ConstTensorView& q);
+/// Are a tile's rows (token by token, and in each token the heads of a group) at equal distances, in q and in
+/// q_rope?
+bool rows_in_line(const DecodeProblem& problem, const DecodeInputs& inputs);
+
+/// Are they so, or are a query token's heads whole boxes of rows (32 or 64), or such a box whole query
+/// tokens?
+bool rows_in_boxes(const DecodeProblem& problem, const DecodeInputs& inputs);
 
 /// Does every head of a cache begin at a whole chunk (128 bytes) of its token?
 bool heads_in_chunks(const ConstTensorView& cache);

@@ -25,16 +25,19 @@ class QueryShare {
   __device__ __forceinline__ QueryShare(const Shared& shared, bool is_e4m3) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int unit = thread() + i * Config::kComputeThreads;
-      const int row = unit / kRowUnits;
+      const int index = thread() + i * Config::kComputeThreads;
+      const int row = index / kRowUnits;
       values_[i] = make_uint4(0, 0, 0, 0);
-      const uint4* query = row < Config::kRows ? shared.row_query[row] : nullptr;
+      if (row >= Config::kRows) continue;
+      const bool is_rope = kFirstUnits < kRowUnits && index % kRowUnits >= kFirstUnits;
+      const int unit = index % kRowUnits - (is_rope ? kFirstUnits : 0);
+      const uint4* query = is_rope ? shared.row_query[row].rope : shared.row_query[row].first;
       if (query == nullptr) continue;
       if (Config::kE4m3 && is_e4m3) {
-        const uint2 codes = __ldg(reinterpret_cast<const uint2*>(query) + unit % kRowUnits);
+        const uint2 codes = __ldg(reinterpret_cast<const uint2*>(query) + unit);
         values_[i] = make_uint4(codes.x, codes.y, 0, 0);
       } else {
-        values_[i] = __ldg(query + unit % kRowUnits);
+        values_[i] = __ldg(query + unit);
       }
     }
   }
@@ -112,7 +115,8 @@ class QueryShare {
   static constexpr bool kInOrder = Config::kE4m3 || Config::kFp8_584;
   static constexpr int kRopeUnit = Config::kFp8_584 ? fp8_584::kNopeDim / 8 : fp8_656::kLatentDim / 8;
   static constexpr int kInfinite = 0x7f80;
-  static constexpr int kRowUnits = Config::kQueryTiles * 8;
+  static constexpr int kRowUnits = Config::kQueryTiles * 8;  // of eight columns
+  static constexpr int kFirstUnits = query_parts::first_columns(Config::kQkDim) / 8;
   static constexpr int kCount =
       (Config::kRows * kRowUnits + Config::kComputeThreads - 1) / Config::kComputeThreads;
 

@@ -27,6 +27,11 @@ struct TeamMemory : parts::TeamMemory<Config> {
 struct NoTeam {};
 struct NoMerge {};
 
+/// Where a row's columns are; null: there is no such row.
+struct QueryRow {
+  const uint4 *first, *rope;
+};
+
 /// Walks of loading warps, each its own.
 template <class Config>
 struct WalkMemory {
@@ -64,7 +69,7 @@ struct alignas(1024) SharedMemory {
   float warp_sum[Config::kWarpgroups][4][Config::kRows];
   float row_factor[Config::kRows];
   RowsBehind<Config::kRows> rows;
-  const uint4* row_query[Config::kRows];  // null: there is no such row
+  QueryRow row_query[Config::kRows];
   parts::RowPlace<typename Config::Element> row_place[Config::kRows];
   std::uint8_t poison_from[Config::kVDim];  // of each column (fp8/poison.cuh)
   int poisoned[Config::kWarpgroups];        // is there any in its columns?

@@ -145,15 +145,23 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
 
   __device__ __forceinline__ void locate_row(const parts::RowTile& tile, int n) {
     if constexpr (!Config::kLists) shared_.rows.find(args_, tile, n);
-    shared_.row_query[n] = nullptr;
+    shared_.row_query[n] = {nullptr, nullptr};
     if constexpr (Config::kE4m3) {
       shared_.row_scale[n] = args_.scale_log2 * cache_scale(args_) * query_scale(args_.query, tile, n);
     }
     shared_.row_place[n] = parts::RowPlace<__nv_bfloat16>::find(args_, tile, n);
     if (n >= tile.rows) return;
-    shared_.row_query[n] = reinterpret_cast<const uint4*>(
-        is_e4m3_query() ? static_cast<const void*>(parts::query_row<std::uint8_t>(args_.query, tile, n))
-                        : parts::query_row<__nv_bfloat16>(args_.query, tile, n));
+    shared_.row_query[n].first = query_row(args_.query.first, tile, n);
+    if constexpr (query_parts::has_rope(Config::kQkDim)) {
+      shared_.row_query[n].rope = query_row(args_.query.rope, tile, n);
+    }
+  }
+  __device__ __forceinline__ const uint4* query_row(const parts::QueryPart& part, const parts::RowTile& tile,
+                                                    int n) const {
+    return reinterpret_cast<const uint4*>(
+        is_e4m3_query()
+            ? static_cast<const void*>(parts::row_of_part<std::uint8_t>(part, args_.query, tile, n))
+            : parts::row_of_part<__nv_bfloat16>(part, args_.query, tile, n));
   }
 
   __device__ __forceinline__ bool is_e4m3_query() const {

@@ -15,21 +15,21 @@ template <Tokens kTokens>
 constexpr cuda::DenseInstance of_e4m3(cuda::Loading loading) {
   return {.key = e4m3_key(kRows64, loading),
           .kernel = compiled<kTokens>(),
-          .boxes = {.kv = cuda::kv_atoms_map, .query = cuda::query_chunks_map},
+          .boxes = {.kv = cuda::kv_atoms_map, .query = cuda::query_chunks_map, .query_lines = false},
           .merges = true};
 }
 }  // namespace
 
-constinit const Rows64Instances kRows64Instances =
-    cuda::of_keys(kRows64Keys, Rows64Instances{{{.key = key(kRows64),
-                                                 .kernel = compiled<Tokens::kFp8_656>(),
-                                                 .boxes = {.query = cuda::query_chunks_map},
-                                                 .merges = true},
-                                                of_e4m3<Tokens::kE4m3Boxes>(cuda::Loading::kBoxes),
-                                                of_e4m3<Tokens::kE4m3Tokens>(cuda::Loading::kTokens),
-                                                {.key = fp8_584_key(kRows64),
-                                                 .kernel = compiled<Tokens::kFp8_584>(),
-                                                 .boxes = {.query = cuda::query_chunks_map},
-                                                 .merges = true}}});
+constinit const Rows64Instances kRows64Instances = cuda::of_keys(
+    kRows64Keys, Rows64Instances{{{.key = key(kRows64),
+                                   .kernel = compiled<Tokens::kFp8_656>(),
+                                   .boxes = {.query = cuda::query_chunks_map, .query_lines = false},
+                                   .merges = true},
+                                  of_e4m3<Tokens::kE4m3Boxes>(cuda::Loading::kBoxes),
+                                  of_e4m3<Tokens::kE4m3Tokens>(cuda::Loading::kTokens),
+                                  {.key = fp8_584_key(kRows64),
+                                   .kernel = compiled<Tokens::kFp8_584>(),
+                                   .boxes = {.query = cuda::query_chunks_map, .query_lines = false},
+                                   .merges = true}}});
 
 }  // namespace flashlatent::fp8

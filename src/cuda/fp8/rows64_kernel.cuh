@@ -34,8 +34,8 @@ __device__ __forceinline__ parts::Work first_by_shapes(const parts::DecodeArgume
 
 template <class Config>
 __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                      const CUtensorMap& query_map) {
-  Scorer<Config> scorer(shared, args, query_map);
+                                      const parts::QueryMaps& query_maps) {
+  Scorer<Config> scorer(shared, args, query_maps);
   bool has_query = false;  // of the first segment
   if constexpr (Config::kAsksAhead) {
     const parts::Work first = first_by_shapes(args);
@@ -56,12 +56,12 @@ __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts:
 
 template <class Config>
 __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                         const CUtensorMap& query_map) {
+                                         const parts::QueryMaps& query_maps) {
   constexpr int kListingWarp = 3;
   if (args.merge_state != nullptr && threadIdx.x >= Config::kOutputThreads - 32) {
     MergeStep<Config>::begin(args, shared.merge);
   }
-  Output<Config> output(shared, args, query_map);
+  Output<Config> output(shared, args, query_maps);
   parts::list_and_attend<false, Config::kLists>(
       shared.segments, args, kListingWarp, [](std::uint32_t) {},
       [&](const parts::Work& work) { output.attend(work); });
@@ -113,13 +113,14 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap kv_map,
-           const __grid_constant__ CUtensorMap query_map) {
+           const __grid_constant__ parts::QueryMaps query_maps) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
   static_assert(offsetof(SharedMemory<Config>, blocks) - offsetof(SharedMemory<Config>, p) ==
                 (Config::kFp8_584 ? 2 : 1) * Config::kTileBytes);
-  if (threadIdx.x == Config::kOutputThreads && args.query.rows_in_line) ptx::prefetch_map(query_map);
+  if (threadIdx.x == Config::kOutputThreads && args.query.rows_in_boxes)
+    parts::prefetch_query_maps<Config::kQkDim>(query_maps);
   if (Config::kBoxes && threadIdx.x == Config::kComputeThreads) ptx::prefetch_map(kv_map);
   set_up<Config>(shared);
   if constexpr (!Config::kAsksAhead) parts::wait_for_launch_before();  // else what shapes tell comes before
@@ -128,11 +129,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     load<Config>(shared, args, kv_map);
   } else if (threadIdx.x >= Config::kOutputThreads) {
     ptx::give_registers<Config::kScorerRegisters>();
-    score<Config>(shared, args, query_map);
+    score<Config>(shared, args, query_maps);
   } else {
     ptx::take_registers<Config::kOutputRegisters>();
     if constexpr (Config::kAsksAhead) parts::wait_for_launch_before();
-    multiply<Config>(shared, args, query_map);
+    multiply<Config>(shared, args, query_maps);
     if (args.merge_state != nullptr) MergeStep<Config>(args, shared.merge, shared.blocks).run();
   }
 }

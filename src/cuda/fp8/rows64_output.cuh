@@ -25,8 +25,8 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
 
  public:
   __device__ __forceinline__ Output(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                    const CUtensorMap& query_map)
-      : Base(shared, args), query_map_(query_map) {}
+                                    const parts::QueryMaps& query_maps)
+      : Base(shared, args), query_maps_(query_maps) {}
 
   /// One segment.
   __device__ __forceinline__ void attend(const parts::Work& work) {
@@ -34,7 +34,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
       meet_both();  // nobody writes to the rows before any more
       if (threadIdx.x < kRows) find_row(shared_, args_, work.tile, threadIdx.x);
       if (!Config::kGuessesQuery && is_first_ && work.blocks() > 0) {
-        Query<Config>(shared_, args_, query_map_).help(work);
+        Query<Config>(shared_, args_, query_maps_).help(work);
         is_first_ = false;
       }
       meet_both();
@@ -458,7 +458,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
                  Config::kFp8_584 ? word_of(last_pair()) - word_of(thread() % 32 / 4) : 0);
   }
 
-  const CUtensorMap& query_map_;
+  const parts::QueryMaps& query_maps_;
   bool is_first_ = true;         // segment with blocks
   fp8::RingPlace<Config> slot_;  // of the next block
   std::uint32_t parity_ = 0;     // of the next block, and where its tokens' scales are

@@ -3,14 +3,15 @@
 // 2^14, so that bf16 values down to 2^-28 of it are exact. A call's first one by all three warpgroups that
 // compute, where its segment is short: 8 requests take 0.9 us less so, large batches up to 0.6 % more.
 //
-// It comes as it is in memory, by one box, and is converted where it lies, into the order in which K's
-// columns come to registers (scorer.cuh): four units of 16 bytes, one of each lane of a quad, become four
-// others with a word of each.
+// It comes as it is in memory, by one box for each part, and is converted where it lies, into the order in
+// which K's columns come to registers (scorer.cuh): four units of 16 bytes, one of each lane of a quad,
+// become four others with a word of each.
 #pragma once
 
 #include "cuda/fp8/rows64_smem.cuh"
 #include "cuda/parts/fp8_units.cuh"
 #include "cuda/parts/q_loader.cuh"
+#include "cuda/parts/query_maps.cuh"
 #include "cuda/parts/query_max.cuh"
 
 namespace flashlatent::fp8::rows64 {
@@ -19,8 +20,8 @@ template <class Config>
 class Query {
  public:
   __device__ __forceinline__ Query(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                   const CUtensorMap& map)
-      : shared_(shared), args_(args), map_(map) {}
+                                   const parts::QueryMaps& maps)
+      : shared_(shared), args_(args), maps_(maps) {}
 
   /// By the scorer, when this thread's products with the Q before are done. Returns what scores are to be
   /// multiplied by, to base 2.
@@ -54,7 +55,7 @@ class Query {
   __device__ __forceinline__ void say_next(const parts::Work* next) const {
     parts::RowsInLine& rows = shared_.lists.next_query;
     rows.request = -1;
-    if (next != nullptr && next->blocks() > 0 && args_.query.rows_in_line)
+    if (next != nullptr && next->blocks() > 0 && args_.query.rows_in_boxes)
       rows = next->tile.in_line(args_.query);
   }
   /// By the scorer, when all of its products with this one are done.
@@ -65,14 +66,15 @@ class Query {
 
   /// A later tile's, so that it need not come from memory when it is taken.
   __device__ __forceinline__ void bring_to_l2(const parts::RowTile& tile) const {
-    constexpr int kRowBytes = Config::kQkDim * sizeof(__nv_bfloat16), kLine = 128;
+    constexpr int kFirst = query_parts::first_columns(Config::kQkDim), kLine = 64;  // columns
     const int thread = threadIdx.x % 128, n = thread / 2;
     if (n >= tile.rows) return;
-    const auto* row =
-        reinterpret_cast<const std::uint8_t*>(parts::query_row<__nv_bfloat16>(args_.query, tile, n));
+    const auto* row = parts::query_row<__nv_bfloat16>(args_.query, tile, n) + thread % 2 * kLine;
+    static_assert(kFirst % (2 * kLine) == 0 && Config::kQkDim - kFirst <= kLine);
 #pragma unroll
-    for (int at = 0; at < kRowBytes; at += 2 * kLine) {
-      if (at + thread % 2 * kLine < kRowBytes) ptx::prefetch_line_to_l2(row + at + thread % 2 * kLine);
+    for (int at = 0; at < kFirst; at += 2 * kLine) ptx::prefetch_line_to_l2(row + at);
+    if (kFirst < Config::kQkDim && thread % 2 == 0) {
+      ptx::prefetch_line_to_l2(parts::query_rope_row<__nv_bfloat16>(args_.query, tile, n));
     }
   }
 
@@ -125,10 +127,12 @@ class Query {
     return exponent;
   }
 
-  /// By one box.
+  /// By one box for each part.
   __device__ __forceinline__ void ask(const parts::RowsInLine& rows) const {
     ptx::arrive_expecting(shared_.has_query, sizeof(shared_.q));
-    ptx::copy_box(shared_.q, map_, 0, rows.first, 0, rows.request, shared_.has_query);
+    // There is one line (BoxMaps::query_lines): no registers are left for a division.
+    parts::copy_query_chunks<Config::kQkDim>(shared_.q, maps_, rows.first, 0, rows.request,
+                                             shared_.has_query);
   }
 
   /// The same times 2^kGuess, which suits the queries of models, without asking for the largest value first.
@@ -155,11 +159,11 @@ class Query {
 
   /// As it is in memory.
   __device__ __forceinline__ void copy(const parts::RowTile& tile) const {
-    if (args_.query.rows_in_line) {
+    if (args_.query.rows_in_boxes) {
       if (thread_ == 0) ask(tile.in_line(args_.query));
     } else {
-      parts::load_query<__nv_bfloat16, kRows, 0, Config::kQueryTiles, 128>(shared_.q[0], args_.query, tile,
-                                                                           thread_);
+      parts::load_query<__nv_bfloat16, kRows, Config::kQueryTiles, 128>(shared_.q[0], args_.query, tile,
+                                                                        thread_);
       meet<1>();
       if (thread_ == 0) ptx::arrive(shared_.has_query);
     }
@@ -219,7 +223,7 @@ class Query {
 
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
-  const CUtensorMap& map_;
+  const parts::QueryMaps& maps_;
   // Largest values of 2^-7 to 2^8 come to 2^-1 to 2^14 so: bf16 values down to 2^-15 of them are exact, and
   // others right to 2^-24 of them.
   static constexpr int kGuess = 6, kLeastGuessed = (127 - 7) << 7, kMostGuessed = (127 + 9) << 7;

@@ -18,8 +18,8 @@ template <class Config>
 class Scorer {
  public:
   __device__ __forceinline__ Scorer(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                    const CUtensorMap& query_map)
-      : shared_(shared), args_(args), query_(shared, args, query_map) {
+                                    const parts::QueryMaps& query_maps)
+      : shared_(shared), args_(args), query_(shared, args, query_maps) {
     own_ = Config::kE4m3      ? parts::atoms::block_offset<Config::kChunks>(fragment().row, 0, thread() % 4)
            : Config::kFp8_584 ? pairs::data_offset(fragment().row) + thread() % 4
                               : fragment().row * fp8_656::kTokenBytes + thread() % 4;

@@ -208,7 +208,7 @@ class Attention {
         const std::int64_t offset = __shfl_sync(0xffffffff, found, (first + i) * kRows + lane / kUnits);
         values[i] = make_uint4(0, 0, 0, 0);
         if (offset < 0 || unit * 8 >= args_.dim) continue;
-        const auto* q = static_cast<const Element*>(args_.decode.query.data) + offset;
+        const auto* q = static_cast<const Element*>(args_.decode.query.first.data) + offset;
         values[i] = __ldg(reinterpret_cast<const uint4*>(q) + unit);
       }
 #pragma unroll
@@ -227,8 +227,8 @@ class Attention {
     if (first_row_ + row >= job.tile.rows) return -1;
     const parts::QueryArguments& query = args_.decode.query;
     const RowPlace place = place_of<Config::kShared>(args_, job, first_row_ + row);
-    return place.origin * query.batch_stride + place.token * query.token_stride +
-           place.head * query.head_stride;
+    return place.origin * query.first.batch_stride + place.token * query.first.token_stride +
+           place.head * query.first.head_stride;
   }
 
   /// Starts s = Q K^T.

@@ -162,9 +162,10 @@ class Attention {
     const int elements = row < tile_.rows ? args_.dim - column : 0;
     const parts::QueryArguments& query = args_.decode.query;
     const int near = min(row, max(tile_.rows - 1, 0));
-    const auto* from = static_cast<const GivenBits*>(query.data) + tile_.origin * query.batch_stride +
-                       tile_.token(query, near) * query.token_stride +
-                       tile_.head(query, near) * query.head_stride + column;
+    const auto* from = static_cast<const GivenBits*>(query.first.data) +
+                       tile_.origin * query.first.batch_stride +
+                       tile_.token(query, near) * query.first.token_stride +
+                       tile_.head(query, near) * query.first.head_stride + column;
 #pragma unroll
     for (int k = 0; k < kTiles; ++k) {
 #pragma unroll

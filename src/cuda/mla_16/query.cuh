@@ -38,23 +38,28 @@ struct Strips {
 /// K from shared memory then come 16 bytes at a time.
 template <class Config>
 class Query {
+  static_assert(query_parts::first_columns(Config::kQkChunks * 64) == Config::kVChunks * 64);
+
  public:
   using Element = typename Config::Element;
 
   /// The addresses of a lane's strips of its two rows. Rows past the last live one read the first row; their
   /// results are not written.
   struct Place {
-    const uint4* rows[2];
+    const uint4 *rows[2], *rope[2];
   };
   __device__ __forceinline__ static Place find(const parts::QueryArguments& query, const parts::RowTile& tile,
                                                int lane) {
     Place place;
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
-      const int row = lane / 4 + 8 * side;
+      const int row = lane / 4 + 8 * side, read = row < tile.rows ? row : 0;
       place.rows[side] =
-          reinterpret_cast<const uint4*>(parts::query_row<Element>(query, tile, row < tile.rows ? row : 0)) +
-          lane % 4;
+          reinterpret_cast<const uint4*>(parts::query_row<Element>(query, tile, read)) + lane % 4;
+      if constexpr (Config::kRopeChunks > 0) {
+        place.rope[side] =
+            reinterpret_cast<const uint4*>(parts::query_rope_row<Element>(query, tile, read)) + lane % 4;
+      }
     }
     return place;
   }
@@ -63,7 +68,7 @@ class Query {
   __device__ __forceinline__ void load(const Place& place, int half) {
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
-      const uint4* rope = place.rows[side] + Config::kVChunks * 8 + 4 * half;
+      const uint4* rope = place.rope[side] + 4 * half;
       const uint4* v = place.rows[side] + half * Strips<Config>::kHalfChunks * 8;
 #pragma unroll
       for (int i = 0; i < Strips<Config>::kCount; ++i) {

@@ -20,12 +20,18 @@ class QueryShare {
 #pragma unroll
     for (int i = 0; i < kRowsAThread; ++i) {
       const int row = row_ + 16 * i;
-      const auto* source = reinterpret_cast<const uint4*>(
-          parts::query_row<typename Config::Element>(query, tile, row < tile.rows ? row : 0));
+      const int read = row < tile.rows ? row : 0;
+      const auto* source =
+          reinterpret_cast<const uint4*>(parts::query_row<typename Config::Element>(query, tile, read));
+      const auto* rope = kFirst < Config::kQkChunks
+                             ? reinterpret_cast<const uint4*>(
+                                   parts::query_rope_row<typename Config::Element>(query, tile, read))
+                             : nullptr;
 #pragma unroll
       for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
         values_[i][chunk] = make_uint4(0, 0, 0, 0);
-        if (row < tile.rows) values_[i][chunk] = __ldg(source + chunk * 8 + unit_);
+        const uint4* from = chunk < kFirst ? source + chunk * 8 : rope + (chunk - kFirst) * 8;
+        if (row < tile.rows) values_[i][chunk] = __ldg(from + unit_);
       }
     }
   }
@@ -47,6 +53,7 @@ class QueryShare {
 
  private:
   static constexpr int kRowsAThread = (Config::kRows + 15) / 16;
+  static constexpr int kFirst = query_parts::first_columns(Config::kQkChunks * 64) / 64;  // chunks
 
   const int row_, unit_;
   uint4 values_[kRowsAThread][Config::kQkChunks];

@@ -47,9 +47,8 @@ class Query {
         const int index = first + i * 128, row = index / kRowUnits;
         values[i] = make_uint4(0, 0, 0, 0);
         if (row < tile.rows) {
-          values[i] =
-              __ldg(reinterpret_cast<const uint4*>(parts::query_row<std::uint8_t>(args_.query, tile, row)) +
-                    index % kRowUnits);
+          values[i] = __ldg(
+              parts::query_unit<std::uint8_t, Config::kQkDim>(args_.query, tile, row, index % kRowUnits));
         }
       }
 #pragma unroll
@@ -69,12 +68,14 @@ class Query {
       uint4 values[kAtOnce][kTurns];
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
-        const auto* row = reinterpret_cast<const uint4*>(
-            parts::query_row<__nv_bfloat16>(args_.query, tile, min(first + k, max(tile.rows - 1, 0))));
+        const int read = min(first + k, max(tile.rows - 1, 0));
 #pragma unroll
         for (int i = 0; i < kTurns; ++i) {
+          static_assert(query_parts::first_columns(Config::kQkDim) % 256 == 0, "a turn is of one part");
           const bool live = first + k < tile.rows && i * 32 + lane < kRowUnits;
-          values[k][i] = live ? __ldg(row + i * 32 + lane) : make_uint4(0, 0, 0, 0);
+          const uint4* unit =
+              parts::query_unit<__nv_bfloat16, Config::kQkDim>(args_.query, tile, read, i * 32) + lane;
+          values[k][i] = live ? __ldg(unit) : make_uint4(0, 0, 0, 0);
         }
       }
 #pragma unroll

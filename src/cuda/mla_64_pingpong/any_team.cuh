@@ -21,8 +21,9 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
  public:
   __device__ __forceinline__ AnyTeamWarpgroup(SharedMemory<Config>& shared,
                                               const parts::DecodeArguments& args,
-                                              const CUtensorMap& query_map, int me, const TeamPart& part)
-      : Base(shared, args, query_map, me), part_(part) {}
+                                              const parts::QueryMaps& query_maps, int me,
+                                              const TeamPart& part)
+      : Base(shared, args, query_maps, me), part_(part) {}
 
   /// By one thread a piece, before the launch before is done: where a piece goes.
   __device__ __forceinline__ static void route(SharedMemory<Config>& shared, const TeamPart& part,
@@ -189,10 +190,8 @@ __device__ __forceinline__ void load_rows(SharedMemory<Config>& shared, const pa
 #pragma unroll 1
   for (int i = thread; i < tile.rows * kUnits; i += Config::kLoaderThreads) {
     const int row = i / kUnits, unit = i % kUnits;
-    const auto* from =
-        reinterpret_cast<const uint4*>(parts::query_row<typename Config::Element>(args.query, tile, row));
     *reinterpret_cast<uint4*>(shared.q[unit / 8].bytes + parts::unit_offset(row, unit % 8)) =
-        __ldg(from + unit);
+        __ldg(parts::query_unit<typename Config::Element, Config::kQkDim>(args.query, tile, row, unit));
   }
   ptx::fence_for_async_proxy();
   constexpr int kLoaders = 1;  // a named barrier
@@ -204,7 +203,7 @@ __device__ __forceinline__ void load_rows(SharedMemory<Config>& shared, const pa
 template <class Config>
 __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
                                                const parts::DecodeArguments& args,
-                                               const CUtensorMap& query_map) {
+                                               const parts::QueryMaps& query_maps) {
   using Warpgroup = AnyTeamWarpgroup<Config>;
   static_assert(Config::kTeam == kMostTeam && Config::Loader::kMostBlocks == kMostTeamBlocks &&
                 Config::kVDim == 512);
@@ -222,17 +221,17 @@ __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
   __syncthreads();
   const TeamPart& kept = shared.team.part;
   parts::wait_for_launch_before();
-  if (args.query.rows_in_line && threadIdx.x / 32 == Config::kThreads / 32 - 1 && ptx::elect_one()) {
-    copy_query(shared, args, query_map, kept.tile);
+  if (args.query.rows_in_boxes && threadIdx.x / 32 == Config::kThreads / 32 - 1 && ptx::elect_one()) {
+    copy_query(shared, args, query_maps, kept.tile);
   }
   __syncwarp();
   const int blocks = loader.load(shared.kv, shared.state);
   if (threadIdx.x >= Config::kComputeThreads) {
-    if (!args.query.rows_in_line) load_rows(shared, args, kept.tile);
+    if (!args.query.rows_in_boxes) load_rows(shared, args, kept.tile);
     return ptx::give_registers<Config::kRegisters.load>();
   }
   ptx::take_registers<Config::kRegisters.compute>();
-  Warpgroup warpgroup(shared, args, query_map, threadIdx.x / 128, kept);
+  Warpgroup warpgroup(shared, args, query_maps, threadIdx.x / 128, kept);
   const parts::Work work = {{0, kept.item, 0, 0, blocks, -1}, kept.tile};
   warpgroup.attend(work);
   warpgroup.finish(work);
@@ -242,13 +241,14 @@ __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     team_kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap,
-                const __grid_constant__ CUtensorMap query_map) {
+                const __grid_constant__ parts::QueryMaps query_maps) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
-  if (threadIdx.x == Config::kComputeThreads && args.query.rows_in_line) ptx::prefetch_map(query_map);
+  if (threadIdx.x == Config::kComputeThreads && args.query.rows_in_boxes)
+    parts::prefetch_query_maps<Config::kQkDim>(query_maps);
   set_up<Config>(shared);
-  attend_in_team<Config>(shared, args, query_map);
+  attend_in_team<Config>(shared, args, query_maps);
 }
 
 }  // namespace flashlatent::mla_64_pingpong

@@ -72,7 +72,7 @@ struct Config {
   static constexpr bool kFewBlocks = (kHasShare || kTeam > 1) && std::is_same_v<Loader, parts::TmaLoader>;
   /// Whether a call may have parts::DecodeArguments::spans (choice.cc).
   static constexpr bool kSpans = !kFewBlocks;
-  /// Whether a call always has parts::QueryArguments::rows_in_line (launch.cc).
+  /// Whether a call always has parts::QueryArguments::rows_in_boxes (launch.cc).
   static constexpr bool kQueryInLine = kFewBlocks && kHasShare;
   /// Whether a segment may be a whole item.
   static constexpr bool kWritesOutput = !kHasShare || kListShares;

@@ -2,20 +2,23 @@
 #pragma once
 
 #include "cuda/mla_64_pingpong/smem_layout.cuh"
-#include "cuda/parts/row_tile.cuh"
-#include "cuda/ptx/copy.cuh"
+#include "cuda/parts/query_maps.cuh"
 
 namespace flashlatent::mla_64_pingpong {
 
-/// Q of a tile whose rows are in line, by one thread.
+/// Q of a tile, by one thread.
 template <class Config>
 __device__ __forceinline__ void copy_query(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                           const CUtensorMap& map, const parts::RowTile& tile) {
+                                           const parts::QueryMaps& maps, const parts::RowTile& tile) {
+  constexpr int kFirst = query_parts::first_columns(Config::kQkDim) / 64;  // chunks
   ptx::arrive_expecting(shared.q_full, Config::kQkChunks * sizeof(parts::Tile));
   const parts::RowsInLine rows = tile.in_line<Config::kTokens>(args.query);
 #pragma unroll 1
-  for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
-    ptx::copy_box(&shared.q[chunk], map, chunk * 64, rows.first, 0, rows.request, shared.q_full);
+  for (int chunk = 0; chunk < kFirst; ++chunk) {
+    parts::copy_query_rows(&shared.q[chunk], maps.first, chunk, args.query, rows, shared.q_full);
+  }
+  if constexpr (kFirst < Config::kQkChunks) {
+    parts::copy_query_rows(&shared.q[kFirst], maps.rope, 0, args.query, rows, shared.q_full);
   }
 }
 

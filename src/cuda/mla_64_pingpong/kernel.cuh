@@ -66,13 +66,13 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap kv_map,
-           const __grid_constant__ CUtensorMap query_map) {
+           const __grid_constant__ parts::QueryMaps query_maps) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
   if (threadIdx.x == Config::kComputeThreads) {
     Config::Loader::prepare(kv_map);
-    if (args.query.rows_in_line) ptx::prefetch_map(query_map);
+    if (args.query.rows_in_boxes) parts::prefetch_query_maps<Config::kQkDim>(query_maps);
   }
   set_up<Config>(shared);
 
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if (role == Role::kLoader) {
     ptx::give_registers<Config::kRegisters.load>();
     if constexpr (Config::kLoadsFirst) {
-      return load_share<Config>(shared, args, kv_map, query_map);
+      return load_share<Config>(shared, args, kv_map, query_maps);
     } else if constexpr (Config::kHasShare) {
       load_share_alone<Config>(shared, args, kv_map);
     } else {
@@ -91,17 +91,17 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   } else {
     ptx::take_registers<Config::kRegisters.compute>();
     if constexpr (Config::kLoadsFirst) {
-      return compute_share<Config>(shared, args, query_map, threadIdx.x / 128);
+      return compute_share<Config>(shared, args, query_maps, threadIdx.x / 128);
     } else if constexpr (Config::kHasShare) {
-      compute_share_alone<Config>(shared, args, query_map, threadIdx.x / 128);
+      compute_share_alone<Config>(shared, args, query_maps, threadIdx.x / 128);
     } else if constexpr (Config::kTeam > 1) {
-      compute<TeamWarpgroup<Config>>(shared, args, query_map, threadIdx.x / 128);
+      compute<TeamWarpgroup<Config>>(shared, args, query_maps, threadIdx.x / 128);
     } else if constexpr (Config::kSharesCode) {
-      compute<LineWarpgroup<Config>>(shared, args, query_map, threadIdx.x / 128);
+      compute<LineWarpgroup<Config>>(shared, args, query_maps, threadIdx.x / 128);
     } else if (role == Role::kLeft) {
-      compute<LineWarpgroup<Config>>(shared, args, query_map, 0);
+      compute<LineWarpgroup<Config>>(shared, args, query_maps, 0);
     } else {
-      compute<LineWarpgroup<Config>>(shared, args, query_map, 1);
+      compute<LineWarpgroup<Config>>(shared, args, query_maps, 1);
     }
     if constexpr (Config::kMerges) {
       if (args.merge_state != nullptr) MergeStep<Config>(args, shared.merge, shared.q).run();

@@ -43,8 +43,7 @@ Status launch(const DecodeCall& call) {
     if (has_shares(c.geometry) || has_items_in_turn(p, c.geometry)) {
       cuda::InstanceKey key = share_key_of(p, c.geometry);
       // Shares by boxes take Q by TMA alone (Config::kQueryInLine).
-      if (key.loading == Loading::kBoxes && !cuda::rows_in_line(p, c.inputs.q))
-        key.loading = Loading::kTokens;
+      if (key.loading == Loading::kBoxes && !cuda::rows_in_boxes(p, c.inputs)) key.loading = Loading::kTokens;
       return cuda::find_instance({kShares576x512, kSharesFp8_656, kSharesFp8_584, kSharesListed}, key);
     }
     const int team = c.geometry.team;

@@ -87,14 +87,14 @@ class LineWarpgroup : public Warpgroup<Config> {
 /// All segments. How a warpgroup finishes one is a matter of its class: a team's CTA has but one.
 template <class Warpgroup, class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                        const CUtensorMap& query_map, int me) {
+                                        const parts::QueryMaps& query_maps, int me) {
   parts::wait_for_launch_before();
   if constexpr (Config::kMerges) {
     if (args.merge_state != nullptr && threadIdx.x >= Config::kComputeThreads - 32) {
       MergeStep<Config>::begin(args, shared.merge);
     }
   }
-  Warpgroup warpgroup(shared, args, query_map, me);
+  Warpgroup warpgroup(shared, args, query_maps, me);
   parts::WorkPosition position(shared.work);
   if (threadIdx.x < 32) warpgroup.request_query(position.get());
   for (; !position.get().is_end(); position.next()) {

@@ -91,9 +91,9 @@ class ShareWarpgroup : public Warpgroup<Config> {
 template <class Config>
 __device__ __forceinline__ void compute_share(SharedMemory<Config>& shared,
                                               const parts::DecodeArguments& args,
-                                              const CUtensorMap& query_map, int me) {
+                                              const parts::QueryMaps& query_maps, int me) {
   Part<Config> part(args);
-  ShareWarpgroup<Config> warpgroup(shared, args, query_map, me);
+  ShareWarpgroup<Config> warpgroup(shared, args, query_maps, me);
   parts::wait_for_launch_before();
   const parts::Work& work = part.find();
   if (work.is_end()) return leave_cluster();
@@ -108,7 +108,7 @@ __device__ __forceinline__ void compute_share(SharedMemory<Config>& shared,
 
 template <class Config>
 __device__ __forceinline__ void load_share(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                           const CUtensorMap& map, const CUtensorMap& query_map) {
+                                           const CUtensorMap& map, const parts::QueryMaps& query_maps) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
   static_assert(Loader::kThreads == Config::kLoaderThreads);
@@ -123,8 +123,8 @@ __device__ __forceinline__ void load_share(SharedMemory<Config>& shared, const p
       end.segment.request = -1;
       position.put(end);
     }
-    if (thread / 32 == 1 && work.blocks() > 0 && args.query.rows_in_line && ptx::elect_one()) {
-      copy_query(shared, args, query_map, work.tile);
+    if (thread / 32 == 1 && work.blocks() > 0 && args.query.rows_in_boxes && ptx::elect_one()) {
+      copy_query(shared, args, query_maps, work.tile);
     }
     __syncwarp();
     Pipe<Config> pipe(shared.kv, shared.state);
@@ -141,9 +141,9 @@ __device__ __forceinline__ void load_share(SharedMemory<Config>& shared, const p
 template <class Config>
 __device__ __forceinline__ void compute_share_alone(SharedMemory<Config>& shared,
                                                     const parts::DecodeArguments& args,
-                                                    const CUtensorMap& query_map, int me) {
+                                                    const parts::QueryMaps& query_maps, int me) {
   parts::wait_for_launch_before();
-  LineWarpgroup<Config> warpgroup(shared, args, query_map, me);
+  LineWarpgroup<Config> warpgroup(shared, args, query_maps, me);
   parts::WorkPosition position(shared.work);
   if (threadIdx.x < 32) warpgroup.request_query(position.get());
   // A loop even where there is one turn: without it ptxas makes descriptors' addresses anew for each product

@@ -47,10 +47,10 @@ class Warpgroup {
   using Element = typename Config::Element;
 
   __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                       const CUtensorMap& query_map, int me)
+                                       const parts::QueryMaps& query_maps, int me)
       : shared_(shared),
         args_(args),
-        query_map_(query_map),
+        query_maps_(query_maps),
         thread_(threadIdx.x % 128),
         me_(me),
         fragment_(parts::fragment_of(thread_)),
@@ -58,10 +58,10 @@ class Warpgroup {
 
   /// Asks for Q of the segment that comes next, as soon as both warpgroups have done with the one before.
   __device__ __forceinline__ void request_query(const parts::Work& next) {
-    if (next.is_end() || next.blocks() == 0 || !args_.query.rows_in_line) return;
+    if (next.is_end() || next.blocks() == 0 || !args_.query.rows_in_boxes) return;
     if (ptx::elect_one()) {
       ptx::wait(shared_.q_empty, parities_[kQuery] ^ 1);
-      copy_query(shared_, args_, query_map_, next.tile);
+      copy_query(shared_, args_, query_maps_, next.tile);
     }
     __syncwarp();
   }
@@ -159,11 +159,11 @@ class Warpgroup {
 
   /// Q is in shared memory.
   __device__ __forceinline__ void take_query(const parts::RowTile& tile) {
-    if (Config::kAtOnce || Config::kQueryInLine || args_.query.rows_in_line) {
+    if (Config::kAtOnce || Config::kQueryInLine || args_.query.rows_in_boxes) {
       ptx::wait(shared_.q_full, parities_[kQuery]);
     } else {
       meet();  // the segment before has read its Q
-      parts::load_query<Element, parts::kTileRows, 0, Config::kQkChunks, Config::kComputeThreads>(
+      parts::load_query<Element, parts::kTileRows, Config::kQkChunks, Config::kComputeThreads>(
           shared_.q[0].bytes, args_.query, tile, threadIdx.x);
       meet();
     }
@@ -471,7 +471,7 @@ class Warpgroup {
 
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
-  const CUtensorMap& query_map_;
+  const parts::QueryMaps& query_maps_;
   const ptx::Descriptors<(Config::kCluster * Config::kTeam > 1)> descriptors_{&shared_};
   const int thread_;
   const int me_;

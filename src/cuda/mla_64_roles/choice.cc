@@ -139,7 +139,7 @@ Obstacle obstacle_of(const DecodeProblem& problem, const DecodeInputs& inputs, c
     if (cache.shape[0] == 0) return Obstacle::kNoPages;
     if (!heads_in_chunks(cache)) return Obstacle::kHeads;
   }
-  if (!rows_in_line(problem, inputs.q)) return Obstacle::kQuery;
+  if (!rows_in_boxes(problem, inputs)) return Obstacle::kQuery;
   return is_aligned(outputs.out, 16) ? Obstacle::kNone : Obstacle::kOut;
 }
 
@@ -154,9 +154,12 @@ std::string reason_of(Obstacle obstacle, const DecodeProblem& problem, const Dec
       return message("kv_cache is ", to_string(inputs.kv_cache),
                      "; KV heads whose stride is a multiple of 128 bytes are accepted");
     case Obstacle::kQuery:
-      return message("q is ", to_string(inputs.q), " with h_kv ", problem.cache.heads,
-                     "; one query token, or one KV head and query tokens that follow one another without a "
-                     "gap are accepted");
+      return message("q is ", to_string(inputs.q),
+                     inputs.q_rope.present() ? message(", q_rope ", to_string(inputs.q_rope)) : "",
+                     " with h_kv ", problem.cache.heads,
+                     "; one query token, one KV head and query tokens that follow one another without a gap, "
+                     "or one KV head and a number of heads that divides 64 or is a multiple of it are "
+                     "accepted");
     case Obstacle::kOut:
       return check_alignment("out", outputs.out, 16).message();
   }

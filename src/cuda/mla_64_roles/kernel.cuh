@@ -30,13 +30,14 @@ __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts:
 
 template <class Config>
 __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                         const CUtensorMap& kv_map, const CUtensorMap& query_map, int me) {
+                                         const CUtensorMap& kv_map, const parts::QueryMaps& query_maps,
+                                         int me) {
   constexpr int kListingWarp = 3;
   parts::wait_for_launch_before();
   if (args.merge_state != nullptr && threadIdx.x >= Config::kOutputThreads - 32) {
     MergeStep<Config>::begin(args, shared.merge);
   }
-  Output<Config> output(shared, args, kv_map, query_map, me);
+  Output<Config> output(shared, args, kv_map, query_maps, me);
   parts::list_and_attend(
       shared.segments, args, kListingWarp, [&](std::uint32_t parity) { output.begin_list(parity); },
       [&](const parts::Work& work) { output.attend(work); });
@@ -56,9 +57,9 @@ __device__ __forceinline__ void score_turns(SharedMemory<Config>& shared,
 template <class Config>
 __device__ __forceinline__ void multiply_turns(SharedMemory<Config>& shared,
                                                const parts::DecodeArguments& args, const CUtensorMap& kv_map,
-                                               const CUtensorMap& query_map, int me) {
+                                               const parts::QueryMaps& query_maps, int me) {
   parts::wait_for_launch_before();
-  Output<Config> output(shared, args, kv_map, query_map, me);
+  Output<Config> output(shared, args, kv_map, query_maps, me);
   parts::TurnItems items(shared.turns.items[uniform(threadIdx.x / 32)], args);
   output.begin_turns();
   for (; !items.get().is_end(); items.next()) output.attend(items.get());
@@ -77,9 +78,9 @@ __device__ __forceinline__ void score_share(SharedMemory<Config>& shared,
 template <class Config>
 __device__ __forceinline__ void multiply_share(SharedMemory<Config>& shared,
                                                const parts::DecodeArguments& args, const CUtensorMap& kv_map,
-                                               const CUtensorMap& query_map, int me) {
+                                               const parts::QueryMaps& query_maps, int me) {
   parts::Part<true> part(args);
-  Output<Config> output(shared, args, kv_map, query_map, me);
+  Output<Config> output(shared, args, kv_map, query_maps, me);
   parts::wait_for_launch_before();
   output.begin_share(part);
   parts::attend_share(shared.segments, [&](const parts::Work& work) { output.attend(work); });
@@ -115,12 +116,12 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap kv_map,
-           const __grid_constant__ CUtensorMap query_map) {
+           const __grid_constant__ parts::QueryMaps query_maps) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
   if (threadIdx.x == 0) {
-    ptx::prefetch_map(query_map);
+    parts::prefetch_query_maps<Config::kQkDim>(query_maps);
     ptx::prefetch_map(kv_map);
   }
   set_up<Config>(shared);
@@ -138,11 +139,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   } else {
     ptx::give_registers<Config::kOutputRegisters>();
     if constexpr (Config::kHasShare) {
-      multiply_share<Config>(shared, args, kv_map, query_map, threadIdx.x / 128);
+      multiply_share<Config>(shared, args, kv_map, query_maps, threadIdx.x / 128);
     } else if constexpr (Config::kTurns) {
-      multiply_turns<Config>(shared, args, kv_map, query_map, threadIdx.x / 128);
+      multiply_turns<Config>(shared, args, kv_map, query_maps, threadIdx.x / 128);
     } else {
-      multiply<Config>(shared, args, kv_map, query_map, threadIdx.x / 128);
+      multiply<Config>(shared, args, kv_map, query_maps, threadIdx.x / 128);
     }
     if constexpr (Config::kMerges) {
       if (args.merge_state != nullptr) MergeStep<Config>(args, shared.merge, shared.kv).run();

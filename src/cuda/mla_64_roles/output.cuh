@@ -18,10 +18,10 @@ class Output {
   using Shared = SharedMemory<Config>;
 
   __device__ __forceinline__ Output(Shared& shared, const parts::DecodeArguments& args,
-                                    const CUtensorMap& kv_map, const CUtensorMap& query_map, int me)
+                                    const CUtensorMap& kv_map, const parts::QueryMaps& query_maps, int me)
       : shared_(shared),
         args_(args),
-        supply_(shared, args, kv_map, query_map),
+        supply_(shared, args, kv_map, query_maps),
         me_(me),
         loads_(Config::kByTokens || uniform(threadIdx.x / 32) == 0),
         fragment_(parts::fragment_of(threadIdx.x % 128)),

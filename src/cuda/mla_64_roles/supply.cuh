@@ -1,11 +1,12 @@
 // Copies into the ring by boxes: one warp of the multiplying ones refills a stage with one box as soon as it
-// has been read. The first two stages of a segment are the tile's query rows; KV follows. Copies are computed
-// for 32 stages at a time, one in each lane, so that starting one takes some 25 instructions between two
-// products.
+// has been read. The first two stages of a segment are the tile's query rows, a box for each part; KV
+// follows. Copies are computed for 32 stages at a time, one in each lane, so that starting one takes some 25
+// instructions between two products.
 #pragma once
 
 #include "cuda/mla_64_roles/cursor.cuh"
 #include "cuda/parts/mask.cuh"
+#include "cuda/parts/query_maps.cuh"
 #include "cuda/ptx/copy.cuh"
 
 namespace flashlatent::mla_64_roles {
@@ -15,8 +16,8 @@ template <class Config>
 class Supply {
  public:
   __device__ __forceinline__ Supply(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                    const CUtensorMap& kv_map, const CUtensorMap& query_map)
-      : shared_(shared), args_(args), kv_map_(kv_map), query_map_(query_map) {}
+                                    const CUtensorMap& kv_map, const parts::QueryMaps& query_maps)
+      : shared_(shared), args_(args), kv_map_(kv_map), query_maps_(query_maps) {}
 
   /// At a list's begin.
   __device__ __forceinline__ void begin(std::uint32_t list_parity) {
@@ -47,8 +48,8 @@ class Supply {
       ptx::arrive_expecting(shared_.kv_full[stage], copy.page >= 0 ? sizeof(Stage<Config>) : 0);
       if (copy.page >= 0) {
         if (copy.chunk == kOfQuery) {
-          ptx::copy_box(shared_.kv[stage].tiles, query_map_, 0, copy.token, 0, copy.page,
-                        shared_.kv_full[stage]);
+          parts::copy_query_chunks<Config::kQkDim>(shared_.kv[stage].tiles, query_maps_, args_.query,
+                                                   {copy.page, copy.token}, shared_.kv_full[stage]);
         } else {
           ptx::copy_box(shared_.kv[stage].tiles, kv_map_, 0, copy.token, copy.chunk, copy.page,
                         shared_.kv_full[stage], ptx::evict_first_policy());
@@ -111,7 +112,8 @@ class Supply {
 
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
-  const CUtensorMap &kv_map_, &query_map_;
+  const CUtensorMap& kv_map_;
+  const parts::QueryMaps& query_maps_;
   int entry_ = 0;  // of this lane's stage
   int ready_ = 0;  // next() and prepared() in one register
 };

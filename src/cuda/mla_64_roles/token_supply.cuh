@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cuda/mla_64_roles/cursor.cuh"
+#include "cuda/parts/query_maps.cuh"
 #include "cuda/ptx/copy.cuh"
 
 namespace flashlatent::mla_64_roles {
@@ -16,8 +17,8 @@ template <class Config>
 class TokenSupply {
  public:
   __device__ __forceinline__ TokenSupply(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                         const CUtensorMap&, const CUtensorMap& query_map)
-      : shared_(shared), args_(args), query_map_(query_map) {}
+                                         const CUtensorMap&, const parts::QueryMaps& query_maps)
+      : shared_(shared), args_(args), query_maps_(query_maps) {}
 
   /// At a list's begin.
   __device__ __forceinline__ void begin(std::uint32_t list_parity) {
@@ -166,7 +167,7 @@ class TokenSupply {
     next_ = (next_ & ~(kStale << stage)) | (live == ~0U ? 0 : kStale << stage);
   }
 
-  /// Loads half of the tile's query rows by one box, if the cursor is at them.
+  /// Loads half of the tile's query rows, by one box for each part, if the cursor is at them.
   __device__ __forceinline__ void request_query(int stage, std::uint32_t parity, bool empty) {
     const int token = cursor().token;
     if (token >= cursor().begin) return;
@@ -175,7 +176,7 @@ class TokenSupply {
     if (threadIdx.x == 0) {
       const parts::RowsInLine rows = rows_at(token);
       ptx::arrive_expecting(full, sizeof(Stage<Config>));
-      ptx::copy_box(shared_.kv[stage].tiles, query_map_, 0, rows.first, 0, rows.request, full);
+      parts::copy_query_chunks<Config::kQkDim>(shared_.kv[stage].tiles, query_maps_, args_.query, rows, full);
     } else {
       ptx::arrive(full);
     }
@@ -199,7 +200,7 @@ class TokenSupply {
 
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
-  const CUtensorMap& query_map_;
+  const parts::QueryMaps& query_maps_;
   std::uint32_t next_ = 0;
   int entry_ = -1;  // of this lane's token, for the stages after those
 };

@@ -14,17 +14,25 @@ namespace flashlatent::parts {
 inline constexpr float kLn2 = 0.69314718055994531F;
 inline constexpr float kLog2E = 1.44269504088896341F;
 
-struct QueryArguments {
+/// Some of the query's columns (core/query_columns.h).
+struct QueryPart {
   const void* data;
   std::int64_t batch_stride, token_stride, head_stride;
+};
+
+struct QueryArguments {
+  QueryPart first, rope;  // of one tensor `rope` has the same strides; without RoPE columns nobody reads it
   // Ragged: where each request's tokens begin (cu_seqlens_q); otherwise null. Where ragged, batch_stride,
-  // here and of the output, is the stride of a token.
+  // of parts and of the output, is the stride of a token.
   const std::int32_t* begins;
   int total;          // ragged: tokens of all requests
   int tokens;         // s_q; sparse: 1
   Divisor group;      // query heads of a KV head
   Divisor row_tiles;  // tiles of geometry.tile_rows query rows of a KV head
-  bool rows_in_line;  // a request's rows are head_stride apart, and those of a tile are consecutive
+  // Can TMA boxes load rows? Row x of a request is row line.remainder(x) of line line.quotient(x) of the
+  // maps: a line has the heads of a query token, or all rows where those are at equal distances.
+  bool rows_in_boxes;
+  Divisor line;
   // e4m3: an element is its value times scale[0], or scale[head] with scale_a_head; null: 1.
   bool is_e4m3;
   bool scale_a_head;

@@ -3,23 +3,47 @@
 
 #include <cuda_runtime.h>
 
+#include "core/query_columns.h"
 #include "cuda/parts/row_tile.cuh"
 #include "cuda/parts/tile.cuh"
 #include "cuda/ptx/barrier.cuh"
 
 namespace flashlatent::parts {
 
+/// A row of one of the query's parts.
+template <class Element>
+__device__ __forceinline__ const Element* row_of_part(const QueryPart& part, const QueryArguments& query,
+                                                      const RowTile& tile, int row) {
+  return static_cast<const Element*>(part.data) + tile.origin * part.batch_stride +
+         tile.token(query, row) * part.token_stride + tile.head(query, row) * part.head_stride;
+}
 template <class Element>
 __device__ __forceinline__ const Element* query_row(const QueryArguments& query, const RowTile& tile,
                                                     int row) {
-  return static_cast<const Element*>(query.data) + tile.origin * query.batch_stride +
-         tile.token(query, row) * query.token_stride + tile.head(query, row) * query.head_stride;
+  return row_of_part<Element>(query.first, query, tile, row);
+}
+/// Its RoPE columns.
+template <class Element>
+__device__ __forceinline__ const Element* query_rope_row(const QueryArguments& query, const RowTile& tile,
+                                                         int row) {
+  return row_of_part<Element>(query.rope, query, tile, row);
 }
 
-/// Loads kChunks chunks of 64 columns, from chunk kFirst on, of the tile's kRows rows into consecutive
-/// swizzled tiles of kRows x 64. Rows past the last live one become 0. Called by kThreads threads, which must
-/// meet at a barrier before wgmma reads (the fence is here).
-template <class Element, int kRows, int kFirst, int kChunks, int kThreads>
+/// The row's 16-byte unit number `unit`, of either part. kColumns: of the row.
+template <class Element, int kColumns>
+__device__ __forceinline__ const uint4* query_unit(const QueryArguments& query, const RowTile& tile, int row,
+                                                   int unit) {
+  constexpr int kFirst = query_parts::first_columns(kColumns) * static_cast<int>(sizeof(Element)) / 16;
+  const bool is_rope = query_parts::has_rope(kColumns) && unit >= kFirst;
+  const QueryPart& part = is_rope ? query.rope : query.first;
+  return reinterpret_cast<const uint4*>(row_of_part<Element>(part, query, tile, row)) +
+         (is_rope ? unit - kFirst : unit);
+}
+
+/// Loads kChunks chunks of 64 columns, which are all, of the tile's kRows rows into consecutive swizzled
+/// tiles of kRows x 64. Rows past the last live one become 0. Called by kThreads threads, which must meet at
+/// a barrier before wgmma reads (the fence is here).
+template <class Element, int kRows, int kChunks, int kThreads>
 __device__ __forceinline__ void load_query(std::uint8_t* tiles, const QueryArguments& query,
                                            const RowTile& tile, int thread) {
   constexpr int kRowUnits = kChunks * 8;  // of 16 bytes
@@ -34,8 +58,7 @@ __device__ __forceinline__ void load_query(std::uint8_t* tiles, const QueryArgum
       const int row = index / kRowUnits;
       values[i] = make_uint4(0, 0, 0, 0);
       if (index < kUnits && row < tile.rows) {
-        values[i] = __ldg(reinterpret_cast<const uint4*>(query_row<Element>(query, tile, row) + kFirst * 64) +
-                          index % kRowUnits);
+        values[i] = __ldg(query_unit<Element, kChunks * 64>(query, tile, row, index % kRowUnits));
       }
     }
 #pragma unroll

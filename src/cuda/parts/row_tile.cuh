@@ -7,7 +7,7 @@
 
 namespace flashlatent::parts {
 
-/// A tile's rows in Q's tensor map: the request, and the place of the first row.
+/// A tile's rows in Q's tensor maps: the request, and the number of the first row (QueryArguments::line).
 struct RowsInLine {
   int request, first;
 };
@@ -71,7 +71,7 @@ struct RowTile {
     }
     return first_to_see_in_context(length, token);
   }
-  /// The rows' place if they are in line (QueryArguments::rows_in_line). Ragged: all requests count as one.
+  /// The rows' place for QueryArguments::rows_in_boxes. Ragged: all requests count as one.
   /// kTokens: see row_tile().
   template <bool kTokens = false>
   __device__ __forceinline__ RowsInLine in_line(const QueryArguments& query) const {

@@ -17,6 +17,14 @@ __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, i
                                     coordinates, &barrier);
 }
 
+/// The same for five dimensions.
+__device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, int x0, int x1, int x2, int x3,
+                                         int x4, Barrier& barrier) {
+  const std::int32_t coordinates[5] = {x0, x1, x2, x3, x4};
+  ::cuda::ptx::cp_async_bulk_tensor(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, shared, &map,
+                                    coordinates, &barrier);
+}
+
 /// An L2 policy for data that is read once.
 __device__ __forceinline__ std::uint64_t evict_first_policy() {
   std::uint64_t policy;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/fp8_656.h"
+#include "core/formats/formats.h"
 #include "core/message.h"
 #include "cost/device.h"
 #include "cost/model.h"
@@ -67,12 +67,11 @@ schedule::Workers workers_in_call(const DecodeProblem& problem, const schedule::
   if (options.batch_invariant) return workers;
   const double tokens = sparse.enabled ? static_cast<double>(query.tokens) * sparse.topk
                                        : static_cast<double>(cache.max_pages) * cache.page_size;
+  const LatentFormat& format = format_of(cache);
   const bool latent = cache.layout == KvLayout::kLatent;
   const double elements =
       static_cast<double>(cache.heads) * (latent ? cache.qk_dim : cache.qk_dim + cache.v_dim);
-  const double token_bytes = cache.format == KvFormat::kFp8_656 ? fp8_656::kTokenBytes
-                             : cache.format == KvFormat::kE4m3  ? elements
-                                                                : 2 * elements;
+  const double token_bytes = format.is_record() ? format.token_bytes() : (format.plain() ? 2 : 1) * elements;
   return cost::reading(workers, query.batch * tokens * token_bytes);
 }
 

@@ -114,8 +114,10 @@ class Metadata {
     const Result<KvFormat> named = kv_format_from_name(*text);
     if (!named.ok() || *named == KvFormat::kPlain) {
       std::string names;
+      KvFormat last = KvFormat::kPlain;  // arrangements of one format stand together
       for (const LatentFormat* f : kFormats) {
-        if (!f->plain() && names.find(f->name) == std::string::npos) names += std::string(f->name) + ", ";
+        if (f->format != last) names += std::string(f->name) + ", ";
+        last = f->format;
       }
       return refuse(key, names + "or absent");
     }

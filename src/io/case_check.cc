@@ -199,7 +199,8 @@ class Checker {
     const bool bytes = cache.present() && cache.dtype == Dtype::kU8;
     const bool named = case_.format.format.has_value();
     if (bytes && !named && !case_.file.is_e4m3("kv_cache")) {
-      return error("kv_cache", "a uint8 cache needs the metadata kv_format, one of " + format_names());
+      return error("kv_cache", "a uint8 cache needs the metadata kv_format, one of " +
+                                   format_names().substr(std::string_view("plain, ").size()));
     }
     if (is_there("kv_scale") && case_.kv_format() != KvFormat::kE4m3) {
       return error("kv_scale", "it belongs to a cache of kv_format e4m3");

@@ -247,7 +247,7 @@ TEST(SparsePrefillArguments, WrongTensorsAreNamed) {
       },
       "kv is uint8 (10, 1, 576) strides (576, 576, 1) on cpu; rows (s_kv, 1, d) of q's dtype, or");
   refused([](Inputs& i, Options&) { i.extra_kv_cache = i.kv, i.extra_indices = i.indices; },
-          "; expected a paged cache of kv's format, (pages, page_size, 1, d)");
+          "; expected a paged cache, (pages, page_size, 1, d)");
   refused(
       [&](Inputs& i, Options&) {
         of_bytes(i, 576);

@@ -6,9 +6,9 @@ namespace flashlatent::tools {
 namespace {
 
 // Each benchmark has a file of its own.
-constexpr void (*kBenchmarks[])(CLI::App&, Action&) = {add_bench_dense, add_bench_sparse,   add_bench_paged,
-                                                       add_bench_cache, add_bench_numerics, add_bench_plan,
-                                                       add_bench_shapes};
+constexpr void (*kBenchmarks[])(CLI::App&, Action&) = {add_bench_dense,  add_bench_sparse,   add_bench_paged,
+                                                       add_bench_cache,  add_bench_numerics, add_bench_plan,
+                                                       add_bench_shapes, add_bench_indexer};
 
 }  // namespace
 

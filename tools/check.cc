@@ -10,6 +10,7 @@
 #include "runtime/decode_run.h"
 #include "runtime/prefill_run.h"
 #include "tools/check_cases.h"
+#include "tools/check_index.h"
 #include "tools/check_refusals.h"
 #include "tools/command.h"
 #include "tools/machine.h"
@@ -115,18 +116,38 @@ std::optional<Shard> parse_shard(const std::string& text) {
   return Shard{first - 1, of};
 }
 
-/// The command that runs one case again.
-std::string again(const CheckOptions& options, const std::string& name, Backend backend) {
+/// The command that runs the suite again, without --filter.
+std::string suite_again(const CheckOptions& options, Backend backend) {
   std::string command = fmt::format("flashlatent check --suite {} --backend {} --seed {}", options.suite,
                                     to_string(backend), options.seed);
   if (!options.executor.kernel.empty()) command += " --kernel " + options.executor.kernel;
   if (options.cases) command += fmt::format(" --cases {}", *options.cases);
   if (options.typical_tokens > 0) command += fmt::format(" --typical-tokens {}", options.typical_tokens);
-  return command + fmt::format(" --filter '{}'", name);
+  return command;
+}
+
+/// The command that runs one case again.
+std::string again(const CheckOptions& options, const std::string& name, Backend backend) {
+  return suite_again(options, backend) + fmt::format(" --filter '{}'", name);
+}
+
+int run_check_index(const CheckOptions& options, const Shard& shard) {
+  const Result<Executor> executor = options.list ? Executor{} : make_executor(options.executor);
+  if (!executor.ok()) return fail(executor.status());
+  return check_index({.suite = options.suite,
+                      .filter = options.filter,
+                      .cases = options.cases.value_or(kRandomCases),
+                      .first = shard.first,
+                      .of = shard.of,
+                      .seed = options.seed,
+                      .list = options.list,
+                      .json = options.json,
+                      .again = suite_again(options, executor->backend)},
+                     *executor);
 }
 
 int run_check(const CheckOptions& options) {
-  if (options.cases && !is_random_suite(options.suite)) {
+  if (options.cases && !is_random_suite(options.suite) && options.suite != "random_index_topk") {
     return fail({StatusCode::kInvalidArgument,
                  fmt::format("--cases is {}, but the suite is {}; it is for the random suites",
                              *options.cases, options.suite)});
@@ -136,6 +157,7 @@ int run_check(const CheckOptions& options) {
     return fail({StatusCode::kInvalidArgument,
                  fmt::format("--shard is '{}'; I/N with I from 1 to N is accepted", options.shard)});
   }
+  if (is_index_suite(options.suite)) return run_check_index(options, *shard);
   std::vector<runtime::CaseSpec> cases;
   for (runtime::CaseSpec& spec :
        check_cases(options.suite, options.cases.value_or(kRandomCases), options.seed)) {
@@ -236,9 +258,10 @@ void add_check(CLI::App& app, Action& action) {
                    "small (seconds under a sanitizer), quick or full; sparse_prefill: those of full; random: "
                    "shapes and options by --seed; random_separate: likewise, of separate keys and values, "
                    "several query tokens and large groups; random_sparse_prefill: likewise; "
-                   "random_shards: random and random_separate, of contexts that ranks share")
+                   "random_shards: random and random_separate, of contexts that ranks share; index_topk, "
+                   "random_index_topk: the indexer")
       ->check(CLI::IsMember({"small", "quick", "full", "sparse_prefill", "random", "random_separate",
-                             "random_sparse_prefill", "random_shards"}))
+                             "random_sparse_prefill", "random_shards", "index_topk", "random_index_topk"}))
       ->capture_default_str();
   check
       ->add_option("--cases", options->cases,

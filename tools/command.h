@@ -35,6 +35,7 @@ void add_bench(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
 void add_replay(CLI::App& app, Action& action);
 void add_make_case(CLI::App& app, Action& action);
+void add_make_index_case(CLI::App& app, Action& action);
 /// Subcommands of `bench`.
 void add_bench_dense(CLI::App& bench, Action& action);
 void add_bench_sparse(CLI::App& bench, Action& action);
@@ -43,6 +44,7 @@ void add_bench_cache(CLI::App& bench, Action& action);
 void add_bench_numerics(CLI::App& bench, Action& action);
 void add_bench_plan(CLI::App& bench, Action& action);
 void add_bench_shapes(CLI::App& bench, Action& action);
+void add_bench_indexer(CLI::App& bench, Action& action);
 
 /// The options that say where to run.
 struct ExecutorOptions {

@@ -7,6 +7,7 @@
 #include "runtime/compare.h"
 #include "runtime/decode_run.h"
 #include "tools/command.h"
+#include "tools/decode_index.h"
 #include "tools/decode_prefill.h"
 
 namespace flashlatent::tools {
@@ -35,6 +36,9 @@ int run_decode(const DecodeOptions& options) {
   const io::DecodeCase& decode_case = *loaded;
   for (const std::string& name : decode_case.unknown_names()) {
     tell("flashlatent: {}: {} is no part of a case, and is left out\n", options.path, io::in_quotes(name));
+  }
+  if (decode_case.kind == io::CaseKind::kIndexTopk) {
+    return decode_index(decode_case, {options.path, options.output, options.json}, *executor);
   }
   if (decode_case.kind == io::CaseKind::kSparsePrefill) {
     if (options.sharing == "always") {
@@ -99,7 +103,9 @@ void add_decode(CLI::App& app, Action& action) {
       ->required();
   decode
       ->add_option("-o,--output", options->output,
-                   "Write out and lse (of sparse prefill max_logits, too) to this safetensors file")
+                   "Write out and lse (of sparse prefill max_logits, too; of index_topk indices, counts and "
+                   "scores) to "
+                   "this safetensors file")
       ->check(writable_file());
   decode
       ->add_option("--prefix-sharing", options->sharing,

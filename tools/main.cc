@@ -12,9 +12,10 @@
 namespace {
 
 constexpr void (*kCommands[])(CLI::App&, flashlatent::tools::Action&) = {
-    flashlatent::tools::add_info,      flashlatent::tools::add_decode, flashlatent::tools::add_check,
-    flashlatent::tools::add_bench,     flashlatent::tools::add_plan,   flashlatent::tools::add_replay,
-    flashlatent::tools::add_make_case,
+    flashlatent::tools::add_info,      flashlatent::tools::add_decode,
+    flashlatent::tools::add_check,     flashlatent::tools::add_bench,
+    flashlatent::tools::add_plan,      flashlatent::tools::add_replay,
+    flashlatent::tools::add_make_case, flashlatent::tools::add_make_index_case,
 };
 
 int run(int argc, char** argv) {

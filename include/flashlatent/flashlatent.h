@@ -7,6 +7,7 @@
 #include "flashlatent/decode.h"
 #include "flashlatent/edges.h"
 #include "flashlatent/exchange.h"
+#include "flashlatent/index_topk.h"
 #include "flashlatent/kv_cache.h"
 #include "flashlatent/page_pool.h"
 #include "flashlatent/plan.h"

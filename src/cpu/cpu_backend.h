@@ -1,6 +1,7 @@
 // What the CPU backend offers to dispatch.
 #pragma once
 
+#include "core/index_call.h"
 #include "flashlatent/combine.h"
 #include "flashlatent/edges.h"
 #include "flashlatent/kv_cache.h"
@@ -25,6 +26,13 @@ decltype(flashlatent::convert_kv) convert_kv;
 decltype(flashlatent::combine) combine;
 decltype(flashlatent::prepare_queries) prepare_queries;
 decltype(flashlatent::finish_outputs) finish_outputs;
+
+/// index_topk() and its relatives on host memory, validated likewise. Kernel "reference": the float64 oracle.
+Result<std::size_t> index_topk_workspace_bytes(const IndexCall& call, const Executor& executor);
+Status index_topk(const IndexCall& call, Memory workspace, const Executor& executor);
+Status merge_topk(const MergeCall& call, const Executor& executor);
+decltype(flashlatent::append_index_keys) append_index_keys;
+decltype(flashlatent::gather_index_keys) gather_index_keys;
 
 /// The SIMD target that run-time dispatch picked, such as "AVX3".
 const char* simd_target();

@@ -22,7 +22,8 @@ namespace {
 constexpr EnumName<CaseKind> kKinds[] = {{CaseKind::kDenseDecode, "dense_decode"},
                                          {CaseKind::kSparseDecode, "sparse_decode"},
                                          {CaseKind::kPagedDecode, "paged_decode"},
-                                         {CaseKind::kSparsePrefill, "sparse_prefill"}};
+                                         {CaseKind::kSparsePrefill, "sparse_prefill"},
+                                         {CaseKind::kIndexTopk, "index_topk"}};
 constexpr std::array<std::string_view, 12> kMetadata = {
     "kind",   "softmax_scale", "causal",          "head_dim_v", "kv_format",       "soft_cap",
     "window", "page_size",     "extra_page_size", "products",   "extra_kv_format", "scales"};
@@ -39,6 +40,10 @@ class Metadata {
 
   Status read(DecodeCase& out) const {
     FLASHLATENT_RETURN_IF_ERROR(read_kind(out.kind));
+    if (out.kind == CaseKind::kIndexTopk) {
+      FLASHLATENT_ASSIGN_OR_RETURN(out.index, read_index_case(file_));
+      return {};
+    }
     FLASHLATENT_RETURN_IF_ERROR(read_softmax_scale(out.softmax_scale));
     FLASHLATENT_RETURN_IF_ERROR(read_causal(out.kind, out.causal));
     FLASHLATENT_RETURN_IF_ERROR(read_head_dim_v(out.kind, out.head_dim_v));
@@ -66,7 +71,7 @@ class Metadata {
         return {};
       }
     }
-    return refuse("kind", "dense_decode, sparse_decode, paged_decode or sparse_prefill");
+    return refuse("kind", "dense_decode, sparse_decode, paged_decode, sparse_prefill or index_topk");
   }
 
   Status read_softmax_scale(float& scale) const {
@@ -207,7 +212,7 @@ Result<DecodeCase> make_case(Result<SafetensorsFile> file) {
   DecodeCase result;
   result.file = std::move(*file);
   FLASHLATENT_RETURN_IF_ERROR(Metadata(result.file).read(result));
-  FLASHLATENT_RETURN_IF_ERROR(check_tensors(result));
+  if (result.kind != CaseKind::kIndexTopk) FLASHLATENT_RETURN_IF_ERROR(check_tensors(result));
   return result;
 }
 
@@ -219,12 +224,15 @@ const char* to_string(CaseKind kind) {
 
 std::vector<std::string> DecodeCase::unknown_names() const {
   std::vector<std::string> names;
-  const auto is_tensor = [](std::string_view name) {
+  const bool index = kind == CaseKind::kIndexTopk;
+  const auto is_tensor = [index](std::string_view name) {
+    if (index) return is_index_tensor(name);
     return std::find(kTensors.begin(), kTensors.end(), name) != kTensors.end() ||
            std::any_of(std::begin(kDecodeInputs), std::end(kDecodeInputs),
                        [&](const DecodeInput& input) { return input.name == name; });
   };
-  const auto is_metadata = [](std::string_view name) {
+  const auto is_metadata = [index](std::string_view name) {
+    if (index) return is_index_metadata(name);
     return std::find(kMetadata.begin(), kMetadata.end(), name) != kMetadata.end();
   };
   auto add = [&](const auto& map, auto is_known) {
@@ -278,7 +286,7 @@ Result<DecodeProblem> DecodeCase::problem() const {
   auto refuse = [&](StatusCode code, std::string_view why) {
     return Status(code, fmt::format("{}: {}", file.name(), why));
   };
-  if (kind == CaseKind::kSparsePrefill) {
+  if (kind == CaseKind::kSparsePrefill || kind == CaseKind::kIndexTopk) {
     return refuse(
         StatusCode::kUnsupported,
         fmt::format("kind is {}; dense_decode, sparse_decode and paged_decode are decode", to_string(kind)));

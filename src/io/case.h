@@ -11,13 +11,14 @@
 #include "flashlatent/sparse_prefill.h"
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"
+#include "io/index_case.h"
 #include "io/safetensors.h"
 
 namespace flashlatent::io {
 
-enum class CaseKind { kDenseDecode, kSparseDecode, kPagedDecode, kSparsePrefill };
+enum class CaseKind { kDenseDecode, kSparseDecode, kPagedDecode, kSparsePrefill, kIndexTopk };
 
-/// "dense_decode", "sparse_decode", "paged_decode", "sparse_prefill".
+/// "dense_decode", "sparse_decode", "paged_decode", "sparse_prefill", "index_topk".
 const char* to_string(CaseKind kind);
 
 /// A loaded case. Its tensors are on the CPU and fit its kind in dtype, shape and values: lengths are within
@@ -37,6 +38,7 @@ struct DecodeCase {
   float soft_cap = 0;                   ///< Only in paged_decode, as in DecodeProblem::Options; 0: none.
   int window = 0;                       ///< Only in dense_decode and paged_decode.
   Products products = Products::kAuto;  ///< Only with an e4m3 kv_cache.
+  IndexCase index;                      ///< Only in index_topk, which has nothing of the above but its kind.
   SafetensorsFile file;                 ///< Owns the tensors.
 
   /// Optional expected outputs, fp32: out_ref with q's shape but last dimension d_v; lse_ref (batch, h_q,
@@ -61,8 +63,12 @@ struct DecodeCase {
   /// The inputs of a sparse_prefill case.
   SparsePrefillInputs prefill_inputs() const;
   SparsePrefillOptions prefill_options() const;
-  /// The problem of a case that is not sparse_prefill; with cu_seqlens_q, query.tokens is that of the longest
-  /// request. kUnsupported for sparse_prefill; kInvalidArgument as infer_problem().
+  /// The inputs of an index_topk case, and the expected scores of all tokens: fp32 (batch, s_q, reach), -inf
+  /// where a query token sees none.
+  IndexTopkInputs index_inputs() const { return io::index_inputs(file); }
+  ConstTensorView scores_ref() const { return file.tensor("scores_ref"); }
+  /// The problem of a case of decode; with cu_seqlens_q, query.tokens is that of the longest
+  /// request. kUnsupported for the other kinds; kInvalidArgument as infer_problem().
   Result<DecodeProblem> problem() const;
 };
 

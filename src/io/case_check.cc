@@ -41,6 +41,8 @@ class Checker {
         return paged_decode();
       case CaseKind::kSparsePrefill:
         return sparse_prefill();
+      case CaseKind::kIndexTopk:
+        break;  // read_index_case() has checked it
     }
     return {};
   }

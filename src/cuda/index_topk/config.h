@@ -1,0 +1,60 @@
+// Sizes of index_topk() on CUDA: plain C++, for host and device.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/index_call.h"
+
+namespace flashlatent::cuda::indexer {
+
+/// Keys of a stage, 64 for each of two warpgroups.
+inline constexpr int kTile = 128;
+inline constexpr int kWarpgroups = 2, kConsumers = kWarpgroups * 128, kThreads = kConsumers + 32;
+/// Query tokens that a CTA holds, which share a request's keys.
+inline constexpr int kMostGroupRows = 8;
+/// Two CTAs of a multiprocessor share its 227 KB.
+inline constexpr int kMostShared = 113 * 1024;
+inline constexpr int kStages = 4;
+
+/// Scores of all places of these query tokens are in the workspace at a time.
+inline constexpr std::int64_t kMostScoreBytes = 128LL << 20;
+
+/// The shape of a CTA's work.
+struct Shape {
+  int head_columns = 64;  ///< Heads of a product: 32 or 64; missing ones have weight 0.
+  int head_chunks = 1;    ///< Products for all heads.
+  int group_rows = 1;     ///< Query tokens that a CTA holds.
+
+  FLASHLATENT_FP8_FUNCTION int heads() const { return head_columns * head_chunks; }
+};
+
+inline Shape shape_of(const IndexCall& call) {
+  Shape shape;
+  shape.head_columns = call.heads <= 32 ? 32 : 64;
+  shape.head_chunks = (call.heads - 1) / shape.head_columns + 1;
+  // Query tokens with candidates of their own have keys of their own.
+  const int most = shape.heads() > 64 ? kMostGroupRows / 2 : kMostGroupRows;
+  shape.group_rows = call.candidates > 0 ? 1 : std::min(most, std::max(1, call.tokens));
+  return shape;
+}
+
+/// A group: up to group_rows consecutive query tokens of one request. Ragged, group i of a request has the
+/// number cu_seqlens_q / group_rows + request + i; not all numbers are groups.
+inline std::int64_t groups_of(const IndexCall& call, const Shape& shape) {
+  if (call.ragged) return call.rows() / shape.group_rows + call.batch;
+  return std::int64_t{call.batch} * ((call.tokens - 1) / shape.group_rows + 1);
+}
+
+/// From the scores of one query token to those of the next.
+inline std::int64_t score_stride(const IndexCall& call) {
+  return std::max<std::int64_t>((std::int64_t{call.span} + kTile - 1) / kTile * kTile, kTile);
+}
+
+/// Query tokens whose scores are in the workspace at a time.
+inline std::int64_t wave_rows(const IndexCall& call) {
+  const std::int64_t fit = kMostScoreBytes / (score_stride(call) * 4) / kMostGroupRows * kMostGroupRows;
+  return std::min(call.rows(), std::max<std::int64_t>(fit, kMostGroupRows));
+}
+
+}  // namespace flashlatent::cuda::indexer

@@ -1,0 +1,81 @@
+// A group's queries in shared memory, as the B operand of wgmma, and its weights.
+//
+// A thread of a fragment holds bytes 4 c to 4 c + 3 and 16 + 4 c to 16 + 4 c + 3 of each 32 columns of a key
+// (c = lane % 4). It reads bytes 8 c to 8 c + 7 instead, of e2m1 four bytes, at once. So the columns of a
+// query are permuted in the same way: word w (four columns) of 32 columns lies at word w % 2 * 4 + w / 2.
+#pragma once
+
+#include "cuda/index_topk/smem_layout.cuh"
+#include "cuda/index_topk/walk.cuh"
+
+namespace flashlatent::cuda::indexer {
+
+/// Eight e2m1 as e4m3, which has all their values: element 0 is in the lowest nibble, and in `low`'s lowest
+/// byte.
+struct Expanded {
+  std::uint32_t low, high;
+};
+__device__ __forceinline__ Expanded expand_e2m1(std::uint32_t nibbles) {
+  // e4m3 of 0, 0.5, 1, 1.5 and of 2, 3, 4, 6.
+  constexpr std::uint32_t kSmall = 0x3C383000, kLarge = 0x4C484440, kSigns = 0x80808080;
+  const std::uint32_t magnitudes = nibbles & 0x77777777, shifted = nibbles << 4;
+  // Selectors with their upper bit set repeat the sign of a byte.
+  return {__byte_perm(kSmall, kLarge, magnitudes) | (__byte_perm(shifted, nibbles, 0xD9C8) & kSigns),
+          __byte_perm(kSmall, kLarge, magnitudes >> 16) | (__byte_perm(shifted, nibbles, 0xFBEA) & kSigns)};
+}
+
+__device__ __forceinline__ float ue8m0(std::uint32_t byte) {
+  return byte == 0xFF ? __int_as_float(0x7FC00000) : __int_as_float(byte == 0 ? 0x00400000 : byte << 23);
+}
+
+/// Four columns of a head from word `w` on. Addresses may be odd.
+__device__ __forceinline__ std::uint32_t query_word(const std::uint8_t* head, int w, bool fp4) {
+  if (!fp4) {
+    const std::uint8_t* bytes = head + 4 * w;
+    if (reinterpret_cast<std::uintptr_t>(bytes) % 4 == 0)
+      return *reinterpret_cast<const std::uint32_t*>(bytes);
+    return bytes[0] | bytes[1] << 8 | bytes[2] << 16 | std::uint32_t{bytes[3]} << 24;
+  }
+  const std::uint8_t* bytes = head + 2 * w;
+  return expand_e2m1(bytes[0] | bytes[1] << 8).low;
+}
+
+/// `thread` of kConsumers; a barrier of them must stand before and behind.
+template <bool kFp4Query>
+__device__ void load_queries(const ScoreArguments& arguments, const Group& group, int thread,
+                             std::uint8_t* queries, float* weights, float* factors, Fixed& fixed) {
+  const IndexCall& call = arguments.call;
+  const int heads = arguments.shape.heads(), all = group.rows * heads;
+  for (int i = thread; i < all * 32; i += kConsumers) {
+    const int word = i % 32, head = i / 32 % heads, row = i / 32 / heads;
+    std::uint32_t value = 0;
+    if (head < call.heads) {
+      value = query_word(call.q.at(group.request, group.token + row) + head * call.q.inner, word, kFp4Query);
+    }
+    const int unit = word / 8 * 2 + word % 2, within = word % 8 / 2;
+    auto* to = queries + (row * heads + head) * index_keys::kDim + ((unit ^ (head & 7)) * 16 + within * 4);
+    *reinterpret_cast<std::uint32_t*>(to) = value;
+  }
+  for (int i = thread; i < all; i += kConsumers) {
+    const int head = i % heads, row = i / heads;
+    weights[i] = head < call.heads ? call.weights.at(group.request, group.token + row)[head] : 0.0F;
+  }
+  if constexpr (kFp4Query) {
+    // (row, chunk of heads, 32 columns, head of the chunk)
+    const int columns = arguments.shape.head_columns;
+    for (int i = thread; i < all * index_keys::kGroups; i += kConsumers) {
+      const int part = i % index_keys::kGroups, head = i / index_keys::kGroups % heads;
+      const int row = i / index_keys::kGroups / heads;
+      float factor = 0;
+      if (head < call.heads) {
+        factor = ue8m0((call.q_scale.at(group.request, group.token + row) + head * call.q_scale.inner)[part]);
+      }
+      const int chunk = head / columns;
+      factors[((row * arguments.shape.head_chunks + chunk) * index_keys::kGroups + part) * columns +
+              head % columns] = factor;
+    }
+  }
+  if (thread < group.rows) fixed.seen[thread] = visible(call, group, thread);
+}
+
+}  // namespace flashlatent::cuda::indexer

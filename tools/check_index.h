@@ -1,0 +1,32 @@
+// `flashlatent check` for index_topk().
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "flashlatent/backend.h"
+#include "runtime/random_index_case.h"
+
+namespace flashlatent::tools {
+
+bool is_index_suite(const std::string& suite);
+
+/// The cases of suite index_topk, or `count` random ones of suite random_index_topk.
+std::vector<runtime::IndexSpec> index_cases(const std::string& suite, int count, std::uint64_t seed);
+
+struct CheckIndexOptions {
+  std::string suite;
+  std::string filter;
+  int cases = 200;                ///< Of the random suite.
+  std::size_t first = 0, of = 1;  ///< Every of-th case from the first on.
+  std::uint64_t seed = 0;
+  bool list = false;
+  std::string json;
+  std::string again;  ///< The command that runs the suite again, without --filter.
+};
+
+/// Runs the suite; returns the exit code.
+int check_index(const CheckIndexOptions& options, const Executor& executor);
+
+}  // namespace flashlatent::tools

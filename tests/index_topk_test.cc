@@ -11,6 +11,7 @@
 
 #include "core/element.h"
 #include "core/index_keys.h"
+#include "core/return_if_error.h"
 #include "runtime/compare_index.h"
 #include "runtime/index_run.h"
 #include "runtime/placed.h"
@@ -40,10 +41,10 @@ class IndexTopk : public ::testing::TestWithParam<Backend> {
     return result;
   }
   void expect_right(const IndexSpec& spec) {
-    const RandomIndexCase made = make_index_case(spec, 3);
+    const RandomIndexCase made = runtime::make_index_case(spec, 3);
     const IndexRun result = run(made);
-    const auto comparison = compare_index(made.inputs, made.options, result.results());
-    EXPECT_TRUE(comparison.ok()) << to_string(comparison);
+    const auto comparison = runtime::compare_index(made.inputs, made.options, result.results());
+    EXPECT_TRUE(comparison.ok()) << runtime::to_string(comparison);
   }
   Executor executor_;
 };
@@ -126,7 +127,7 @@ TEST_P(IndexTopk, SlotsByATableOfTheirOwn) {
 }
 
 TEST_P(IndexTopk, SlotsThatDoNotExistAreMinusOne) {
-  RandomIndexCase made = make_index_case({.lengths = {4}, .topk = 6, .slot_page_size = 1}, 0);
+  RandomIndexCase made = runtime::make_index_case({.lengths = {4}, .topk = 6, .slot_page_size = 1}, 0);
   std::vector<std::int32_t> table = {7, -1, 2147483647};
   made.inputs.slot_table = {table.data(), Dtype::kI32, {1, 3}};
   IndexRun result = run(made);
@@ -141,7 +142,7 @@ TEST_P(IndexTopk, SlotsThatDoNotExistAreMinusOne) {
 }
 
 TEST_P(IndexTopk, ACandidateThatIsNamedTwiceCountsTwice) {
-  RandomIndexCase made = make_index_case({.lengths = {64}, .topk = 10, .candidates = 2}, 0);
+  RandomIndexCase made = runtime::make_index_case({.lengths = {64}, .topk = 10, .candidates = 2}, 0);
   std::vector<std::int32_t> twice = {3, 3};
   made.inputs.candidates = {twice.data(), Dtype::kI32, {1, 1, 2}};
   const IndexRun result = run(made);
@@ -151,13 +152,13 @@ TEST_P(IndexTopk, ACandidateThatIsNamedTwiceCountsTwice) {
 
 TEST_P(IndexTopk, OfEqualScoresTheFirstAreChosen) {
   const IndexRun result =
-      run(make_index_case({.lengths = {1000}, .topk = 70, .scores = IndexScores::kEqual}, 0));
+      run(runtime::make_index_case({.lengths = {1000}, .topk = 70, .scores = IndexScores::kEqual}, 0));
   for (int i = 0; i < 70; ++i) EXPECT_EQ(ints(result.results().indices)[i], i);
 }
 
 TEST_P(IndexTopk, ScoresDoNotDependOnTheBatch) {
   const IndexSpec spec{.lengths = {777}, .topk = 128};
-  const RandomIndexCase alone = make_index_case(spec, 5);
+  const RandomIndexCase alone = runtime::make_index_case(spec, 5);
   const IndexRun first = run(alone);
   // The same request behind another one, through a page table that names its pages twice.
   RandomIndexCase both = alone;
@@ -184,7 +185,7 @@ TEST_P(IndexTopk, ScoresDoNotDependOnTheBatch) {
 }
 
 TEST_P(IndexTopk, EmptyRequestsHaveNothing) {
-  const IndexRun result = run(make_index_case({.lengths = {0, 0}, .topk = 5, .best_blocks = 3}, 0));
+  const IndexRun result = run(runtime::make_index_case({.lengths = {0, 0}, .topk = 5, .best_blocks = 3}, 0));
   for (int i = 0; i < 10; ++i) {
     EXPECT_EQ(ints(result.results().indices)[i], -1);
     EXPECT_EQ(static_cast<const float*>(result.results().scores.data)[i],
@@ -194,7 +195,7 @@ TEST_P(IndexTopk, EmptyRequestsHaveNothing) {
 }
 
 TEST_P(IndexTopk, RefusesWhatDoesNotFit) {
-  const RandomIndexCase made = make_index_case({.lengths = {100}, .topk = 10, .candidates = 2}, 0);
+  const RandomIndexCase made = runtime::make_index_case({.lengths = {100}, .topk = 10, .candidates = 2}, 0);
   auto message_of = [&](auto change) {
     auto created = IndexRun::create(made.inputs, made.options, made.wanted, executor_);
     EXPECT_TRUE(created.ok()) << created.status().message();
@@ -232,7 +233,7 @@ TEST_P(IndexTopk, RefusesWhatDoesNotFit) {
 }
 
 TEST_P(IndexTopk, AWorkspaceThatIsTooSmallIsRefused) {
-  const RandomIndexCase made = make_index_case({.lengths = {100}, .topk = 10}, 0);
+  const RandomIndexCase made = runtime::make_index_case({.lengths = {100}, .topk = 10}, 0);
   auto created = IndexRun::create(made.inputs, made.options, made.wanted, executor_);
   ASSERT_TRUE(created.ok());
   Memory small = created->workspace();
@@ -411,7 +412,7 @@ TEST(CompareIndex, NoticesEachKindOfError) {
   ASSERT_TRUE(created.ok());
   ASSERT_TRUE(created->run().ok() && created->fetch().ok());
   const IndexTopkOutputs& results = created->results();
-  ASSERT_TRUE(compare_index(made.inputs, made.options, results).ok());
+  ASSERT_TRUE(runtime::compare_index(made.inputs, made.options, results).ok());
   auto* indices = static_cast<std::int32_t*>(results.indices.data);
   auto* scores = static_cast<float*>(results.scores.data);
   auto* all = static_cast<float*>(results.all_scores.data);
@@ -420,7 +421,7 @@ TEST(CompareIndex, NoticesEachKindOfError) {
   auto wrong = [&](auto* value, auto other) {
     const auto before = *value;
     *value = other;
-    const bool noticed = !compare_index(made.inputs, made.options, results).ok();
+    const bool noticed = !runtime::compare_index(made.inputs, made.options, results).ok();
     *value = before;
     return noticed;
   };

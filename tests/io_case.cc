@@ -379,6 +379,53 @@ TEST(Case, TensorsThatNoViewShows) {
   EXPECT_EQ(loaded->unknown_names(), std::vector<std::string>{"extra"});
 }
 
+TEST(Case, IndexTopk) {
+  const auto index = [] {
+    return Draft{{{"kind", "index_topk"},
+                  {"topk", "7"},
+                  {"causal", "true"},
+                  {"index_format", "mxfp4_68"},
+                  {"page_size", "16"},
+                  {"slot_page_size", "2"}},
+                 {{"q", {Dtype::kU8, {2, 3, 8, 128}, {}}},
+                  {"weights", {Dtype::kF32, {2, 3, 8}, {}}},
+                  {"index_cache", {Dtype::kU8, {5, 1088}, {}}},
+                  {"block_table", {Dtype::kI32, {2, 3}, {0, 1, -1, 4, 99, 2}}},
+                  {"cache_seqlens", {Dtype::kI32, {2}, {0, 48}}},
+                  {"slot_table", {Dtype::kI32, {2, 24}, {}}},
+                  {"scores_ref", {Dtype::kF32, {2, 3, 48}, {}}}}};
+  };
+  const auto loaded = parse_case(index().bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(loaded->kind, CaseKind::kIndexTopk);
+  EXPECT_EQ(loaded->index.topk, 7);
+  EXPECT_EQ(loaded->index.options.format, IndexFormat::kMxfp4_68);
+  EXPECT_TRUE(loaded->index.options.causal);
+  EXPECT_EQ(loaded->index.options.slot_page_size, 2);
+  EXPECT_TRUE(loaded->unknown_names().empty());
+  EXPECT_EQ(loaded->problem().status().code(), StatusCode::kUnsupported);
+  const auto refused = [&](auto change, const char* part) {
+    Draft draft = index();
+    change(draft);
+    expect_message(parse_case(draft.bytes(), "x").status().message(), "x", part);
+  };
+  refused([](Draft& d) { d.metadata["topk"] = "0"; }, "metadata \"topk\" is \"0\"; expected a whole number");
+  refused([](Draft& d) { d.metadata.erase("index_format"); }, "metadata \"index_format\" is missing");
+  refused([](Draft& d) { d.metadata.erase("slot_page_size"); }, "metadata \"slot_page_size\" is missing");
+  refused([](Draft& d) { d.tensors["weights"].shape = {2, 3, 16}; }, "weights is fp32 (2, 3, 16)");
+  refused([](Draft& d) { d.tensors.erase("q"); }, "tensor \"q\" is missing");
+  refused([](Draft& d) { d.tensors["cache_seqlens"].values = {0, 49}; }, "has 49 at 1; 0 to 48");
+  refused([](Draft& d) { d.tensors["scores_ref"].shape = {2, 3, 47}; }, "tensor \"scores_ref\" is");
+  refused(
+      [](Draft& d) {
+        d.tensors["index_cache"].shape = {5, 1072};
+      },
+      "a page of 16 keys of mxfp4_68 has 1088");
+  Draft other = index();
+  other.tensors["kv_cache"] = {Dtype::kBF16, {2}, {}};
+  EXPECT_EQ(parse_case(other.bytes(), "x")->unknown_names(), std::vector<std::string>{"kv_cache"});
+}
+
 TEST(Case, BadFilesAreNamed) {
   const TempDir dir;
   expect_message(load_case(dir.path("none")).status().message(), dir.path("none"), "cannot be opened");

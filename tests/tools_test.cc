@@ -516,5 +516,39 @@ TEST_F(Program, ReplayRefusesBadInput) {
   expect_refused("replay --synthetic --write-trace " + file("no/such/folder"), {"no/such/folder"});
 }
 
+TEST_F(Program, IndexCases) {
+  const std::string path = file("index.safetensors");
+  expect_right(
+      "make-index-case " + path + " --lengths 100,0,300 --query-tokens 2 --causal --topk 50 --best-blocks 7",
+      {"index_topk of 6 query tokens, 64 heads, topk 50, fp8_132"});
+  expect_right("decode " + path + " -o " + file("out.safetensors") + " --json " + file("out.json"),
+               {"against the file's reference: 6 query tokens right"});
+  EXPECT_EQ(json("out.json")["wrong_rows"], 0);
+  EXPECT_TRUE(SafetensorsFile::read(file("out.safetensors"))->tensor("best_blocks").present());
+  // A wrong reference is noticed.
+  const Outcome wrong = run("decode " + change(path, "scores_ref", 0, 1e6F));
+  EXPECT_EQ(wrong.code, 1) << wrong.out;
+  expect_right("make-index-case " + path +
+               " --format mxfp4_68 --fp4-queries --slot-page-size 2 --ragged 3,0,1,2");
+  expect_right("decode " + path, {"mxfp4_68", "right"});
+  expect_refused("make-index-case " + path + " --ragged 3",
+                 {"--ragged has 1 numbers, but there are 4 requests"});
+  for (const char* name : {"golden/index_fp8.safetensors", "golden/index_fp4_slots.safetensors"}) {
+    const std::string golden = shared_file(name);
+    if (golden.empty()) GTEST_SKIP() << "no golden case beside the project";
+    expect_right("decode " + golden, {"against the file's reference", "right"});
+  }
+}
+
+TEST_F(Program, ChecksTheIndexer) {
+  expect_right("check --suite index_topk --filter 's_k300 topk64 page64 normal causal'",
+               {" 0 wrong, 0 refused"});
+  expect_right("check --suite random_index_topk --cases 3", {"3 right, 0 wrong"});
+  expect_right("check --suite index_topk --list --filter candidates300", {"candidates300x8"});
+  expect_refused("check --suite index_topk --filter nothing", {"--filter 'nothing' leaves 0 cases"});
+  expect_right("bench indexer --suite small --filter 'b2 ' --repeats 1",
+               {"b2 s_q2 h64 s_k2048 topk2048 fp8_132"});
+}
+
 }  // namespace
 }  // namespace flashlatent::io

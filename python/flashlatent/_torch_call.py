@@ -8,10 +8,12 @@ from torch import Tensor
 from ._arguments import shown
 from ._errors import ArgumentTypeError, FlashLatentError, InvalidArgumentError
 
-_WRITTEN = ("out", "max_logits", "lse", "kv_cache", "key_cache", "value_cache", "to")  # by some operator
+_WRITTEN = ("out", "max_logits", "lse", "kv_cache", "key_cache", "value_cache", "to",
+            "index_cache", "counts")  # by some operator
 _NUMBERS = {"v_dim": "an integer", "tokens": "an integer", "window": "an integer", "page_size": "an integer",
             "extra_page_size": "an integer", "typical_tokens": "an integer", "calls_per_plan": "an integer",
-            "softmax_scale": "a number", "soft_cap": "a number"}
+            "topk": "an integer", "candidate_block": "an integer", "best_blocks": "an integer",
+            "slot_page_size": "an integer", "softmax_scale": "a number", "soft_cap": "a number"}
 _RANKS = {"kv_cache": (4,), "key_cache": (4, 5), "value_cache": (4,), "partial_out": (5,)}  # where sizes are made of them
 
 

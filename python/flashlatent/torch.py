@@ -21,9 +21,9 @@ from ._torch_call import call as _call
 from ._torch_call import tensors as _tensors
 
 __all__ = [
-    "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages", "decode", "decode_kv",
-    "decode_kv_out", "decode_out", "finish_outputs", "gather_cache", "gather_kv", "plan", "plan_kv", "prepare_queries",
-    "sparse_prefill", "sparse_prefill_out",
+    "append_index_keys", "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages",
+    "decode", "decode_kv", "decode_kv_out", "decode_out", "finish_outputs", "gather_cache", "gather_kv", "index_topk",
+    "index_topk_out", "merge_topk", "plan", "plan_kv", "prepare_queries", "sparse_prefill", "sparse_prefill_out",
 ]
 
 _step = Step(stateless=True)
@@ -47,6 +47,11 @@ _SPARSE_PREFILL = ("Tensor q, Tensor kv, Tensor indices, *, float softmax_scale,
                    "Tensor? extra_indices=None, Tensor? extra_topk_length=None, int? page_size=None, "
                    "int? extra_page_size=None, Tensor? kv_scale=None, str? kv_format=None, str? scales=None, "
                    "str? extra_kv_format=None, bool check_inputs=False")
+
+_INDEX_TOPK = ("Tensor q, Tensor weights, Tensor index_cache, Tensor block_table, Tensor cache_seqlens, *, int topk, "
+               "str index_format='fp8_132', int? page_size=None, bool causal=False, Tensor? q_scale=None, "
+               "Tensor? cu_seqlens_q=None, Tensor? candidates=None, int candidate_block=8, int best_blocks=0, "
+               "Tensor? slot_table=None, int slot_page_size=0")
 
 
 def _define(schema, real, fake):
@@ -205,6 +210,36 @@ def _sparse_prefill_out(q, kv, indices, **options):
     _native.sparse_prefill(q, kv, indices, **options)
 
 
+def _index_topk(*tensors, **options):
+    return tuple(tensors[0].new_empty(0, dtype=dtype) if result is None else result
+                 for result, dtype in zip(_native.index_topk(*tensors, **options),
+                                          (torch.int32, torch.int32, torch.float32, torch.int32)))
+
+
+def _index_topk_fake(q, weights, index_cache, block_table, cache_seqlens, *, topk, best_blocks=0, scores=False,
+                     **options):
+    tokens = q.shape[:-2]
+    return (q.new_empty((*tokens, topk), dtype=torch.int32), q.new_empty(tokens, dtype=torch.int32),
+            q.new_empty((*tokens, topk) if scores else 0, dtype=torch.float32),
+            q.new_empty((*tokens, best_blocks) if best_blocks > 0 else 0, dtype=torch.int32))
+
+
+def _index_topk_out(*tensors, **options):
+    _native.index_topk(*tensors, **options)
+
+
+def _merge_topk(scores, counts, indices, rank):
+    return _native.merge_topk(scores, counts, indices, rank=rank)
+
+
+def _merge_topk_fake(scores, counts, indices, rank):
+    return torch.empty_like(indices), indices.new_empty(indices.shape[:2])
+
+
+def _append_index_keys(keys, slot_mapping, index_cache, index_format="fp8_132", page_size=None):
+    _native.append_index_keys(keys, slot_mapping, index_cache, index_format=index_format, page_size=page_size)
+
+
 def _combine(partial_out, partial_lse, attn_sink=None, dtype=None):
     n, batch, tokens, heads, v_dim = partial_out.shape
     out = partial_out.new_empty((batch, tokens, heads, v_dim), dtype=torch.float32 if dtype is None else dtype)
@@ -357,6 +392,13 @@ _define(f"decode_kv_out({_DECODE_KV}, Tensor(a!) out, Tensor(b!) lse) -> ()", _d
 _define(f"sparse_prefill({_SPARSE_PREFILL}) -> (Tensor, Tensor, Tensor)", _sparse_prefill, _sparse_prefill_fake)
 _define(f"sparse_prefill_out({_SPARSE_PREFILL}, Tensor(a!) out, Tensor(b!) max_logits, Tensor(c!) lse) -> ()",
         _sparse_prefill_out, _nothing)
+_define(f"index_topk({_INDEX_TOPK}, bool scores=False) -> (Tensor, Tensor, Tensor, Tensor)", _index_topk,
+        _index_topk_fake)
+_define(f"index_topk_out({_INDEX_TOPK}, Tensor(a!) out, Tensor(b!) counts) -> ()", _index_topk_out, _nothing)
+_define("merge_topk(Tensor scores, Tensor counts, Tensor indices, int rank) -> (Tensor, Tensor)", _merge_topk,
+        _merge_topk_fake)
+_define("append_index_keys(Tensor keys, Tensor slot_mapping, Tensor(a!) index_cache, str index_format='fp8_132', "
+        "int? page_size=None) -> ()", _append_index_keys, _nothing)
 _define("combine(Tensor partial_out, Tensor partial_lse, Tensor? attn_sink=None, ScalarType? dtype=None)"
         " -> (Tensor, Tensor)", _combine, _combine_fake)
 _define("append_latent(Tensor latent, Tensor? rope, Tensor slot_mapping, Tensor(a!) kv_cache, Tensor? kv_scale=None, "
@@ -461,6 +503,38 @@ def sparse_prefill_out(q: Tensor, kv: Tensor, indices: Tensor, *, softmax_scale:
     """sparse_prefill() into tensors of the caller's: out (s_q, h_q, v_dim), max_logits and lse fp32 (s_q, h_q)."""
     _call(torch.ops.flashlatent.sparse_prefill_out, q, kv, indices, softmax_scale=softmax_scale, out=out,
           max_logits=max_logits, lse=lse, **options)
+
+
+def index_topk(q: Tensor, weights: Tensor, index_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor, *,
+               topk: int, **options) -> Tuple[Tensor, Tensor, Optional[Tensor], Optional[Tensor]]:
+    """The indexer; returns (indices, counts, scores, best_blocks), of which the last two are None unless scores=True and
+    best_blocks=n ask for them. Shapes and meaning as in flashlatent.index_topk().
+
+    options  index_format='fp8_132', page_size, causal=False, q_scale, cu_seqlens_q, candidates, candidate_block=8,
+             best_blocks=0, slot_table, slot_page_size=0, scores=False
+    """
+    indices, counts, scores, best = _call(torch.ops.flashlatent.index_topk, q, weights, index_cache, block_table,
+                                          cache_seqlens, topk=topk, **options)
+    return (indices, counts, scores if options.get("scores") else None,
+            best if options.get("best_blocks") else None)
+
+
+def index_topk_out(q: Tensor, weights: Tensor, index_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor, *,
+                   topk: int, out: Tensor, counts: Tensor, **options) -> None:
+    """index_topk() into tensors of the caller's: out int32 (batch, s_q, topk), counts int32 (batch, s_q)."""
+    _call(torch.ops.flashlatent.index_topk_out, q, weights, index_cache, block_table, cache_seqlens, topk=topk,
+          out=out, counts=counts, **options)
+
+
+def merge_topk(scores: Tensor, counts: Tensor, indices: Tensor, rank: int) -> Tuple[Tensor, Tensor]:
+    """The best of what ranks that share a context have chosen; see flashlatent.merge_topk()."""
+    return _call(torch.ops.flashlatent.merge_topk, scores, counts, indices, rank)
+
+
+def append_index_keys(keys: Tensor, slot_mapping: Tensor, index_cache: Tensor, index_format: str = "fp8_132",
+                      page_size: Optional[int] = None) -> None:
+    """Writes new index keys into a cache; see flashlatent.append_index_keys()."""
+    _call(torch.ops.flashlatent.append_index_keys, keys, slot_mapping, index_cache, index_format, page_size)
 
 
 def combine(partial_out: Tensor, partial_lse: Tensor, attn_sink: Optional[Tensor] = None,

@@ -12,6 +12,7 @@ NB_MODULE(_native, module) {
   bind_combine(module);
   bind_edges(module);
   bind_exchange(module);
+  bind_index_topk(module);
   bind_kv_cache(module);
   bind_key_value_cache(module);
   bind_page_pool(module);

@@ -73,10 +73,11 @@ nb::tuple index_topk_arrays(nb::handle q, nb::handle weights, nb::handle index_c
            "; expected uint8 (batch, s_q, heads, 128 or 64), or (tokens, heads, "
            "128 or 64) with cu_seqlens_q");
   }
-  for (const auto& [name, number, least] : {std::tuple{"topk", topk, 1}, {"best_blocks", best_blocks, 0}}) {
-    if (number < least || number > kMaxIndexTopk) {
-      refuse(name, " is ", number, "; ", least, " to ", kMaxIndexTopk, " are accepted");
-    }
+  if (topk < 1 || topk > kMaxIndexTopk) {
+    refuse("topk is ", topk, "; 1 to ", kMaxIndexTopk, " are accepted");
+  }
+  if (best_blocks < 0 || best_blocks > kMaxIndexTopk) {
+    refuse("best_blocks is ", best_blocks, "; 0 to ", kMaxIndexTopk, " are accepted");
   }
   IndexTopkInputs inputs;
   inputs.q = q_view;

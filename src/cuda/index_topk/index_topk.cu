@@ -26,9 +26,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     ptx::publish_barriers();
   }
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();          // the next launch may take its place in the queue
   const Run run = run_of_cta(arguments, fixed.room);  // its barriers publish those above
   if (threadIdx.x >= kConsumers) {
-    load_keys<kFormat>(arguments, run, score_shared + layout.keys, fixed);
+    Loader<kFormat>(arguments, run, score_shared + layout.keys, fixed).load();
   } else {
     score_keys<kColumns, kFormat, kFp4Query>(arguments, run, score_shared, layout, fixed);
   }
@@ -41,6 +43,7 @@ Status launch_scores(const ScoreArguments& arguments, int ctas, const Executor& 
   shape.blocks = ctas;
   shape.threads = kThreads;
   shape.shared_bytes = static_cast<std::size_t>(layout.bytes);
+  shape.overlaps_previous = true;
   FLASHLATENT_RETURN_IF_ERROR(
       (allow_shared_memory<score_kernel<kColumns, kFormat, kFp4Query>>(kMostShared, executor.device)));
   return launch(score_kernel<kColumns, kFormat, kFp4Query>, shape, executor, arguments);
@@ -59,6 +62,18 @@ Status launch_scores(const ScoreArguments& arguments, int ctas, const Executor& 
              : launch_scores<kColumns, IndexFormat::kMxfp4_68>(arguments, ctas, executor);
 }
 
+template <int kThreads>
+Status launch_selection(const SelectArguments& arguments, int rows, const Executor& executor) {
+  LaunchShape shape;
+  shape.blocks = rows;
+  shape.threads = kThreads;
+  shape.shared_bytes = sizeof(SelectShared<kThreads>);
+  shape.overlaps_previous = true;
+  FLASHLATENT_RETURN_IF_ERROR(
+      allow_shared_memory<select_kernel<kThreads>>(shape.shared_bytes, executor.device));
+  return launch(select_kernel<kThreads>, shape, executor, arguments);
+}
+
 }  // namespace
 
 }  // namespace indexer
@@ -75,7 +90,6 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
   auto* scores = static_cast<std::uint32_t*>(workspace.data);
   const Shape shape = shape_of(call);
   const std::int64_t wave = wave_rows(call);
-  FLASHLATENT_RETURN_IF_ERROR(allow_shared_memory<select_kernel>(sizeof(SelectShared), executor.device));
   for (std::int64_t first = 0; first < call.rows(); first += wave) {
     const int rows = static_cast<int>(std::min(wave, call.rows() - first));
     const ScoreArguments arguments{call,
@@ -88,13 +102,9 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
     FLASHLATENT_RETURN_IF_ERROR(shape.head_columns == 32
                                     ? launch_scores<32>(arguments, 2 * processors, executor)
                                     : launch_scores<64>(arguments, 2 * processors, executor));
-    LaunchShape select;
-    select.blocks = rows;
-    select.threads = kSelectThreads;
-    select.shared_bytes = sizeof(SelectShared);
-    FLASHLATENT_RETURN_IF_ERROR(
-        launch(select_kernel, select, executor,
-               SelectArguments{call, scores, score_stride(call), static_cast<int>(first)}));
+    const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first)};
+    FLASHLATENT_RETURN_IF_ERROR(rows <= 2 * processors ? launch_selection<1024>(select, rows, executor)
+                                                       : launch_selection<256>(select, rows, executor));
   }
   return {};
 }

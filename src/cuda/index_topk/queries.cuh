@@ -7,6 +7,7 @@
 
 #include "cuda/index_topk/smem_layout.cuh"
 #include "cuda/index_topk/walk.cuh"
+#include "cuda/ptx/permute.cuh"
 
 namespace flashlatent::cuda::indexer {
 
@@ -20,8 +21,10 @@ __device__ __forceinline__ Expanded expand_e2m1(std::uint32_t nibbles) {
   constexpr std::uint32_t kSmall = 0x3C383000, kLarge = 0x4C484440, kSigns = 0x80808080;
   const std::uint32_t magnitudes = nibbles & 0x77777777, shifted = nibbles << 4;
   // Selectors with their upper bit set repeat the sign of a byte.
-  return {__byte_perm(kSmall, kLarge, magnitudes) | (__byte_perm(shifted, nibbles, 0xD9C8) & kSigns),
-          __byte_perm(kSmall, kLarge, magnitudes >> 16) | (__byte_perm(shifted, nibbles, 0xFBEA) & kSigns)};
+  return {ptx::permute_bytes(kSmall, kLarge, magnitudes) |
+              (ptx::permute_bytes(shifted, nibbles, 0xD9C8) & kSigns),
+          ptx::permute_bytes(kSmall, kLarge, magnitudes >> 16) |
+              (ptx::permute_bytes(shifted, nibbles, 0xFBEA) & kSigns)};
 }
 
 __device__ __forceinline__ float ue8m0(std::uint32_t byte) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/index_topk/queries.cuh"
+#include "cuda/ptx/maximum.cuh"
 #include "cuda/ptx/wgmma_e4m3.cuh"
 
 namespace flashlatent::cuda::indexer {
@@ -80,9 +81,7 @@ __device__ __forceinline__ void read_mxfp4(Keys& keys, const std::uint8_t* tile,
 
 /// relu that keeps NaN.
 __device__ __forceinline__ float relu(float x) {
-  float y;
-  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
-  return y;
+  return ptx::max_with_nan(x, 0);
 }
 
 /// Weighted sums over heads of two rows.

@@ -12,10 +12,14 @@ namespace flashlatent::cuda::indexer {
 inline constexpr int kTile = 128;
 inline constexpr int kWarpgroups = 2, kConsumers = kWarpgroups * 128, kThreads = kConsumers + 32;
 /// Query tokens that a CTA holds, which share a request's keys.
-inline constexpr int kMostGroupRows = 8;
-/// Two CTAs of a multiprocessor share its 227 KB.
-inline constexpr int kMostShared = 113 * 1024;
-inline constexpr int kStages = 4;
+inline constexpr int kMostGroupRows = 6;
+/// Two CTAs of a multiprocessor share its 227 KB, of which each has 1 KB for itself.
+inline constexpr int kMostShared = 112 * 1024;
+/// Together 96 KB of keys are on their way to a multiprocessor.
+FLASHLATENT_FP8_FUNCTION constexpr int stages_of(IndexFormat format) {
+  return format == IndexFormat::kFp8_132 ? 3 : 6;
+}
+inline constexpr int kMostStages = 6;
 
 /// Scores of all places of these query tokens are in the workspace at a time.
 inline constexpr std::int64_t kMostScoreBytes = 128LL << 20;

@@ -17,10 +17,10 @@ template <int kColumns, IndexFormat kFormat, bool kFp4Query>
 __global__ void __launch_bounds__(kThreads, 2)
     score_kernel(const __grid_constant__ ScoreArguments arguments) {
   extern __shared__ __align__(1024) std::uint8_t score_shared[];
-  const Layout<index_keys::data_bytes(kFormat), kFp4Query> layout(arguments.shape);
+  const Layout<kFormat, kFp4Query> layout(arguments.shape);
   auto& fixed = *reinterpret_cast<Fixed*>(score_shared + layout.fixed);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < stages_of(kFormat); ++i) {
       ptx::init(fixed.full[i], kLoaderArrivals);
       ptx::init(fixed.empty[i], kConsumers / 32);
     }
@@ -32,13 +32,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (threadIdx.x >= kConsumers) {
     Loader<kFormat>(arguments, run, score_shared + layout.keys, fixed).load();
   } else {
-    score_keys<kColumns, kFormat, kFp4Query>(arguments, run, score_shared, layout, fixed);
+    Scorer<kColumns, kFormat, kFp4Query>(arguments, score_shared, layout, fixed).score(run);
   }
 }
 
 template <int kColumns, IndexFormat kFormat, bool kFp4Query>
 Status launch_scores(const ScoreArguments& arguments, int ctas, const Executor& executor) {
-  const Layout<index_keys::data_bytes(kFormat), kFp4Query> layout(arguments.shape);
+  const Layout<kFormat, kFp4Query> layout(arguments.shape);
   LaunchShape shape;
   shape.blocks = ctas;
   shape.threads = kThreads;

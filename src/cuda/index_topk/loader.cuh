@@ -58,7 +58,8 @@ class Loader {
   }
 
  private:
-  static constexpr int kBytes = index_keys::data_bytes(kFormat), kParts = kTile / 32;
+  static constexpr int kBytes = index_keys::data_bytes(kFormat), kParts = kTile / 32,
+                       kStages = stages_of(kFormat);
 
   /// Asks for the pages of the next tile, if there is one.
   __device__ __forceinline__ void find(KeyPlace (&keys)[kParts]) {

@@ -8,15 +8,18 @@ namespace flashlatent::cuda::indexer {
 
 /// What does not depend on the group.
 struct Fixed {
-  ptx::Barrier full[kStages], empty[kStages];
-  std::uint32_t exists[kStages][kTile / 32];  ///< A bit a key.
-  std::uint32_t scales[kStages][kTile];       ///< fp32, or 4 x ue8m0.
-  int seen[kMostGroupRows];                   ///< What each query token sees.
+  ptx::Barrier full[kMostStages], empty[kMostStages];
+  std::uint32_t exists[kMostStages][kTile / 32];  ///< A bit a key.
+  std::uint32_t scales[kMostStages][kTile];       ///< fp32, or 4 x ue8m0.
+  int seen[kMostGroupRows];                       ///< What each query token sees.
+  int apart[kMostGroupRows];                      ///< Of e2m1 queries: has it scales that are too far apart?
   int room[kThreads + 4];
 };
 
-template <int kKeyBytes, bool kFp4Query>
+template <IndexFormat kFormat, bool kFp4Query>
 struct Layout {
+  static constexpr int kRing = stages_of(kFormat) * kTile * index_keys::data_bytes(kFormat);
+
   /// From the begin, which is aligned to 1,024 bytes: queries (tiles of head_columns rows of 128 bytes),
   /// keys, Fixed, weights, factors of queries.
   int keys, fixed, weights, factors, bytes;
@@ -24,14 +27,16 @@ struct Layout {
   FLASHLATENT_FP8_FUNCTION explicit Layout(const Shape& shape) {
     const int heads = shape.group_rows * shape.heads();
     keys = heads * index_keys::kDim;
-    fixed = keys + kStages * kTile * kKeyBytes;
+    fixed = keys + kRing;
     weights = fixed + static_cast<int>(sizeof(Fixed));
     factors = weights + heads * 4;
     bytes = factors + (kFp4Query ? heads * 4 * index_keys::kGroups : 0);
   }
 };
-// The largest groups, two CTAs a multiprocessor.
-static_assert(kMostGroupRows * 64 * (128 + 4) + kStages * kTile * 128 + sizeof(Fixed) + 1024 <
-              2 * kMostShared);
+// The largest groups: 64 heads each, or half as many of 128.
+static_assert(kMostGroupRows * 64 * (128 + 4 + 16) + Layout<IndexFormat::kFp8_132, true>::kRing +
+                  sizeof(Fixed) <=
+              kMostShared);
+static_assert(Layout<IndexFormat::kMxfp4_68, true>::kRing <= Layout<IndexFormat::kFp8_132, true>::kRing);
 
 }  // namespace flashlatent::cuda::indexer

@@ -46,7 +46,8 @@ bool elements_are_apart(const ConstTensorView& view) {
 
 Status expect_apart(std::span<const NamedView> written, std::span<const NamedView> read) {
   // Address ranges tell nearly all views apart.
-  constexpr std::size_t kMostWritten = 4;
+  constexpr std::size_t kMostWritten = 8;
+  if (written.size() > kMostWritten) return {StatusCode::kInternal, "a call writes more than eight tensors"};
   std::array<AddressRange, kMostWritten> ranges;
   for (std::size_t i = 0; i < written.size(); ++i) {
     const auto& [name, view] = written[i];

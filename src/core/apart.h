@@ -22,7 +22,7 @@ struct NamedView {
 bool elements_are_apart(const ConstTensorView& view);
 
 /// kInvalidArgument if two elements of a written tensor share memory, or if a written tensor shares some with
-/// another one (overlap()): the message names both.
+/// another one (overlap()): the message names both. Up to eight tensors may be written.
 Status expect_apart(std::span<const NamedView> written, std::span<const NamedView> read);
 
 /// The same of a call's tensors and buffers.

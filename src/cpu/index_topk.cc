@@ -70,7 +70,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace flashlatent::cpu {
 namespace index_topk_simd {
+
 HWY_EXPORT(score_tile);
+
+void score(const float* q, const float* weights, int heads, const float* keys, float* totals) {
+  HWY_DYNAMIC_DISPATCH(score_tile)(q, weights, heads, keys, totals);
+}
+
 }  // namespace index_topk_simd
 
 namespace {
@@ -174,8 +180,7 @@ void score_places(const IndexCall& call, const IndexRow& row, const float* q, in
       decode_mxfp4(data, scale, keys + t, kTile);
     }
   }
-  HWY_DYNAMIC_DISPATCH(index_topk_simd::score_tile)
-  (q, call.weights.at(row.request, row.token), call.heads, keys, totals);
+  index_topk_simd::score(q, call.weights.at(row.request, row.token), call.heads, keys, totals);
   for (int t = 0; t < kTile; ++t) to[t] = exists[t] ? sortable(scales[t] * totals[t]) : kNoToken;
 }
 

@@ -125,7 +125,7 @@ def test_refusals():
                           ({"topk": 8, "index_format": "fp4"}, "index_format is 'fp4'"),
                           ({"topk": 8, "index_format": "mxfp4_68", "q_scale": case.q}, "q_scale is given"),
                           ({"topk": 8, "slot_page_size": 2}, "slot_table is missing"),
-                          ({"topk": 8, "kernel": "mla_16"}, "does not choose index keys")):
+                          ({"topk": 8, "kernel": "mla_16"}, "which does not choose index keys")):
         with pytest.raises(flashlatent.FlashLatentError, match=text):
             flashlatent.index_topk(*case.arrays(), page_size=16, **changes)
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "contracts.h"
-#include "core/e4m3_latent.h"
+#include "core/formats/e4m3_latent.h"
 #include "cpu/reference.h"
 
 namespace flashlatent {

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "contracts.h"
-#include "core/fp8_656.h"
+#include "core/formats/fp8_656.h"
 
 namespace flashlatent {
 namespace {

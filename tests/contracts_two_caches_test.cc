@@ -5,8 +5,8 @@
 #include <tuple>
 
 #include "contracts.h"
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
+#include "core/formats/formats.h"
+#include "core/formats/fp8_584.h"
 
 namespace flashlatent {
 namespace {
@@ -138,6 +138,84 @@ TEST_P(TwoCaches, OtherFormats) {
   check(spec);
   spec.qk_dim = 576;
   check(spec);
+}
+
+/// DeepSeek V4.1: both arrangements, extra caches in either format, and each format alone.
+TEST_P(TwoCaches, Records) {
+  const auto in = [](CaseSpec spec, KvFormat format, ScalePlace place, bool fp4) {
+    spec.format = format;
+    spec.scale_place = place;
+    if (fp4) spec.extra_format = KvFormat::kNvfp4_288;
+    return spec;
+  };
+  for (const ScalePlace place : {ScalePlace::kToken, ScalePlace::kPage}) {
+    for (int heads : {12, place == ScalePlace::kToken ? 64 : 128}) {
+      for (const bool fp4 : {false, true}) {
+        CaseSpec spec =
+            in(with_extra(indexed(v4(heads, {100, 0, 70}), 128), 130, 2), KvFormat::kMxfp8_528, place, fp4);
+        spec.sink = spec.strided = heads != 64;
+        spec.query_tokens = heads == 12 ? 3 : 1;
+        check(spec);
+        spec = in(with_extra(v4(heads, {200, 0, 77, 64}), -1, 3), KvFormat::kMxfp8_528, place, fp4);
+        spec.extra_lengths = {300, 64, 0, 1};
+        spec.window = 70;
+        spec.page_size = 5;
+        spec.strided = spec.invalid_pages = true;
+        check(spec);
+      }
+      for (const KvFormat format : {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288, KvFormat::kFp8_528}) {
+        if (format == KvFormat::kFp8_528 && place == ScalePlace::kPage) continue;
+        CaseSpec spec = in(v4(heads, {0, 1, 63, 64, 65, 200}), format, place, false);
+        check(spec);
+        spec.page_size = 3;
+        spec.strided = true;
+        check(indexed(spec, 130));
+      }
+    }
+    CaseSpec ragged = in(with_extra(v4(16, {5, 100, 64, 700}), -1, 2), KvFormat::kMxfp8_528, place, true);
+    ragged.ragged_tokens = {1, 3, 0, 2};
+    ragged.causal = true;
+    check(ragged);
+  }
+}
+
+/// NaN in a scale of either cache reaches the output; scales of zeros, as in a cleared cache, are right.
+TEST_P(TwoCaches, ScalesOfRecords) {
+  CaseSpec spec = with_extra(indexed(v4(8, {40}), 8), 8, 3);
+  spec.format = KvFormat::kMxfp8_528;
+  spec.extra_format = KvFormat::kNvfp4_288;
+  spec.skipped_indices = 0;
+  for (const ScalePlace place : {ScalePlace::kToken, ScalePlace::kPage}) {
+    spec.scale_place = place;
+    if (!taken(spec)) continue;
+    const auto with = [&](auto change, const char* what) {
+      RandomCase c = runtime::make_case(spec, 1);
+      for (const auto& [view, format, names, page_size] :
+           {std::tuple{&c.inputs.kv_cache, &format_of(c.problem.cache), &c.inputs.indices, spec.page_size},
+            {&c.inputs.extra_kv_cache, &extra_format_of(c.problem.cache), &c.inputs.extra_indices, 3}}) {
+        const std::int32_t slot = *static_cast<const std::int32_t*>(names->data);
+        auto* page =
+            static_cast<std::uint8_t*>(const_cast<void*>(view->data)) + slot / page_size * view->strides[0];
+        change(*format, page + format->data_at(slot % page_size, view->strides[1]),
+               page + format->scales_at(page_size, slot % page_size, view->strides[1]));
+      }
+      expect_right(c, what);
+    };
+    for (int group : {0, 7, 15}) {
+      with([&](const LatentFormat&, auto*, auto* scales) { scales[group] = 0xFF; }, "NaN scale");
+    }
+    with([](const LatentFormat&, auto* data, auto*) { data[11] = 0x7F; }, "NaN element, or FP4's 6");
+    with(
+        [](const LatentFormat& format, auto* data, auto* scales) {
+          std::memset(data, 0, format.elements == Elements::kE2m1 ? 256 : 512);
+          std::memset(scales, 0, format.scale_bytes);
+        },
+        "zeros");
+    with([](const LatentFormat&, auto*, auto* scales) { std::memset(scales, 1, 16); }, "least scales");
+    with([](const LatentFormat& format, auto*,
+            auto* scales) { std::memset(scales, format.scales == ScaleKind::kE4m3 ? 0x7E : 127 + 14, 16); },
+         "large scales");
+  }
 }
 
 TEST_P(TwoCaches, Fp8_656WithoutRope) {
@@ -405,6 +483,44 @@ TEST_P(TwoCaches, WrongTensorsAreNamed) {
   other.kv_cache.shape[3] = 640;
   EXPECT_NE(infer_problem(other, 512, options).status().message().find("which is fp8_584"),
             std::string::npos);
+  // 528 and 288 bytes leave the format open.
+  const auto refused_problem = [&](DecodeInputs inputs, const CacheFormat& said,
+                                   std::optional<KvFormat> extra, const char* words) {
+    const Status status = infer_problem(inputs, 512, options, said, extra).status();
+    EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
+  };
+  CaseSpec records = spec;
+  records.format = KvFormat::kMxfp8_528;
+  const RandomCase v41 = runtime::make_case(records, 1);
+  refused_problem(v41.inputs, {}, {}, "mxfp8_528 with scales 'token' or 'page', or fp8_528 is expected");
+  refused_problem(v41.inputs, {.format = KvFormat::kMxfp8_528}, {},
+                  "scales is missing, and kv_cache is mxfp8_528");
+  refused_problem(v41.inputs, {.format = KvFormat::kFp8_528, .scales = ScalePlace::kPage}, {},
+                  "whose scales have one place");
+  refused_problem(v41.inputs, {.format = KvFormat::kNvfp4_288, .scales = ScalePlace::kPage}, {},
+                  "its last dimension is 288");
+  refused_problem(v41.inputs, {.format = KvFormat::kMxfp8_528, .scales = ScalePlace::kToken},
+                  KvFormat::kFp8_528, "nvfp4_288 beside mxfp8_528, is accepted");
+  refused_problem(good.inputs, {.scales = ScalePlace::kPage}, {}, "scales is page, but kv_cache is fp8_584");
+  const CacheFormat by_token{.format = KvFormat::kMxfp8_528, .scales = ScalePlace::kToken};
+  problem = infer_problem(v41.inputs, 512, options, by_token);
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(*problem, v41.problem);
+  for (const ScalePlace place : {ScalePlace::kToken, ScalePlace::kPage}) {
+    records.scale_place = place;
+    const RandomCase placed = runtime::make_case(records, 1);
+    for (const auto& [stride, by] : {std::pair{0, 8}, {1, -16}, {0, -528}}) {
+      DecodeInputs inputs = placed.inputs;
+      inputs.kv_cache.strides[stride] += by;
+      EXPECT_FALSE(check_inputs(placed.problem, inputs, cpu).ok()) << to_string(place) << stride << by;
+    }
+  }
+  records.extra_format = KvFormat::kNvfp4_288;
+  records.scale_place = ScalePlace::kToken;
+  const RandomCase pair = runtime::make_case(records, 1);
+  problem = infer_problem(pair.inputs, 512, options, by_token);  // 288 bytes beside mxfp8_528 are nvfp4_288
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(*problem, pair.problem);
   other = good.inputs;
   other.extra_kv_cache = {};
   EXPECT_NE(infer_problem(other, 512, options).status().message().find("extra_kv_cache is missing"),

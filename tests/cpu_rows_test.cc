@@ -53,7 +53,8 @@ TEST(CpuRows, TokensAreQuantisedByTheDefinition) {
         }
         if (kind % 3 == 2) row[kind * 8] = from_float(std::ldexp(448.0F, kind % 8 - 20), dtype);
         Bytes token(fp8_656::kTokenBytes);
-        cpu::quantise_656(row.data(), row.data() + fp8_656::kLatentDim, dtype, token.data());
+        cpu::quantise_token(kFp8_656Format, e4m3::kLeastOfScale, row.data(), row.data() + fp8_656::kLatentDim,
+                            dtype, {token.data(), token.data() + fp8_656::kScaleOffset});
         expect_same_token(token.data(), quantised(row.data(), row.data() + fp8_656::kLatentDim, dtype));
       }
     }
@@ -83,7 +84,8 @@ TEST(CpuRows, TokensAreDequantisedWithAnyScale) {
         const float group_scales[] = {first, first, 0.7F, -2};
         std::memcpy(token + fp8_656::kScaleOffset, group_scales, sizeof(group_scales));
         Row row(fp8_656::kDim);
-        cpu::dequantise_656(token, true, dtype, row.data());
+        cpu::dequantise_token(kFp8_656Format, {token, token + fp8_656::kScaleOffset}, true, dtype,
+                              row.data());
         expect_same(row.data(), dequantised(token, dtype).data(), row.size(), dtype);
       }
     }

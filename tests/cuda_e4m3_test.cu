@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "core/e4m3_latent.h"
+#include "core/formats/e4m3_latent.h"
 #include "cuda/mla_64_e4m3/tiles.cuh"
 #include "cuda/parts/tile.cuh"
 

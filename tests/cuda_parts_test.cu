@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/element.h"
-#include "core/fp8_584.h"
+#include "core/formats/fp8_584.h"
 #include "cuda/fp8/units_584.cuh"
 #include "cuda/parts/fp8_tokens.cuh"
 #include "cuda/parts/fragment.cuh"

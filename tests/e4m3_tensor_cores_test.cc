@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "contracts.h"
-#include "core/e4m3_latent.h"
 #include "core/element.h"
+#include "core/formats/e4m3_latent.h"
 #include "runtime/compare.h"
 #include "runtime/random_case.h"
 

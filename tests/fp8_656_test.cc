@@ -1,5 +1,5 @@
 // The fp8_656 format's numbers against a slow definition that shares nothing with them.
-#include "core/fp8_656.h"
+#include "core/formats/fp8_656.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Cached rows by the definition: slow code on core/fp8_656.h and core/element.h alone.
+// Cached rows by the definition: slow code on core/formats/fp8_656.h and core/element.h alone.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/element.h"
-#include "core/fp8_656.h"
+#include "core/formats/fp8_656.h"
 
 namespace flashlatent {
 

@@ -232,6 +232,18 @@ TEST_P(IndexTopk, RefusesWhatDoesNotFit) {
       "overlap");
 }
 
+TEST_P(IndexTopk, KernelsByName) {
+  const RandomIndexCase made = runtime::make_index_case({.lengths = {100}, .topk = 10}, 0);
+  const IndexRun unnamed = run(made);
+  executor_.kernel = "index_topk";
+  EXPECT_EQ(run(made).bytes(), unnamed.bytes());
+  executor_.kernel = "mla_16";
+  const auto refused = IndexRun::create(made.inputs, made.options, made.wanted, executor_);
+  EXPECT_EQ(refused.status().code(), StatusCode::kUnsupported);
+  EXPECT_NE(refused.status().message().find("'mla_16', which does not choose index keys"), std::string::npos)
+      << refused.status().message();
+}
+
 TEST_P(IndexTopk, AWorkspaceThatIsTooSmallIsRefused) {
   const RandomIndexCase made = runtime::make_index_case({.lengths = {100}, .topk = 10}, 0);
   auto created = IndexRun::create(made.inputs, made.options, made.wanted, executor_);

@@ -16,7 +16,9 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
                           (cache.qk_dim == 320 && cache.v_dim == 256);
   const bool invariant = problem.options.batch_invariant;
   const bool window = problem.options.window != 0;
-  const bool lists = cache.format == KvFormat::kFp8_584 || cache.extra.enabled || window ||
+  const bool records = cache.format == KvFormat::kMxfp8_528 || cache.format == KvFormat::kNvfp4_288 ||
+                       cache.format == KvFormat::kFp8_528;
+  const bool lists = cache.format == KvFormat::kFp8_584 || records || cache.extra.enabled || window ||
                      ((cache.format == KvFormat::kFp8_656 || cache.format == KvFormat::kE4m3) && !usual_dims);
   const bool e4m3 = cache.format == KvFormat::kE4m3;
   if (e4m3 && !lists) {  // with products and queries of all kinds
@@ -42,7 +44,7 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
     if (kernel != "mla_16_transposed") return false;
     if (cache.format == KvFormat::kFp8_656) return usual_dims;
     if (e4m3 && usual_dims) return true;
-    return (e4m3 || cache.format == KvFormat::kFp8_584) && (window ? heads : rows) <= 16;
+    return (e4m3 || records || cache.format == KvFormat::kFp8_584) && (window ? heads : rows) <= 16;
   }
   if (e4m3) return kernel == "mla_64_pingpong" || (kernel == "mla_16_transposed" && rows <= 16);
   if (cache.format == KvFormat::kFp8_656) {

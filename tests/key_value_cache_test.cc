@@ -10,7 +10,7 @@
 
 #include "contracts.h"
 #include "core/element.h"
-#include "core/fp8_656.h"
+#include "core/formats/fp8_656.h"
 #include "device_tensor.h"
 #include "flashlatent/kv_cache.h"
 

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "contracts.h"
-#include "core/fp8_584.h"
+#include "core/formats/fp8_584.h"
 #include "device_tensor.h"
 #include "flashlatent/kv_cache.h"
 #include "fp8_tokens.h"
@@ -24,7 +24,7 @@ Bytes quantised_584(const std::uint16_t* row, Dtype dtype) {
       if (std::isfinite(x)) amax = std::max(amax, std::abs(x));
     }
     const int exponent =
-        static_cast<int>(std::ceil(std::log2(std::max(static_cast<double>(amax) / 448, 1e-4))));
+        static_cast<int>(std::ceil(std::log2(std::max(static_cast<double>(amax), 1e-4) / 448)));
     token[fp8_584::kDataBytes + group] = static_cast<std::uint8_t>(exponent + 127);
     for (int i = group * 64; i < group * 64 + 64; ++i) {
       token[i] = e4m3::encode(std::ldexp(to_float(row[i], dtype), -exponent));
@@ -58,7 +58,7 @@ class KvCache584 : public Contracts {
 
   Tensor pages_584(std::int64_t pages, std::int64_t page_size, std::int64_t padding) const {
     TensorView view(nullptr, Dtype::kU8, {pages, page_size, 1, fp8_584::kTokenBytes});
-    view.strides[0] = fp8_584::least_page_stride(page_size) + padding;
+    view.strides[0] = least_page_stride(KvFormat::kFp8_584, page_size) + padding;
     return {executor_, view};
   }
 

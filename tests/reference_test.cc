@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/element.h"
-#include "core/fp8_656.h"
+#include "core/formats/fp8_656.h"
 #include "cpu/reference.h"
 
 namespace flashlatent {

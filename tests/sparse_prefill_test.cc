@@ -240,14 +240,14 @@ TEST(SparsePrefillArguments, WrongTensorsAreNamed) {
   refused([](Inputs& i, Options&) { i.kv.dtype = Dtype::kF16; }, "kv is fp16");
   refused([](Inputs& i, Options&) { i.kv.shape[0] = 1LL << 31; }, "kv is bf16 (2147483648, 1, 576)");
   auto of_bytes = [](Inputs& i, std::int64_t last) { i.kv = {i.kv.data, Dtype::kU8, {5, 2, 1, last}}; };
-  refused([&](Inputs& i, Options&) { of_bytes(i, 577); }, "584), which is fp8_584, and");
+  refused([&](Inputs& i, Options&) { of_bytes(i, 577); }, "584), which is fp8_584");
   refused(
       [](Inputs& i, Options&) {
         i.kv = {i.kv.data, Dtype::kU8, {10, 1, 576}};
       },
       "kv is uint8 (10, 1, 576) strides (576, 576, 1) on cpu; rows (s_kv, 1, d) of q's dtype, or");
   refused([](Inputs& i, Options&) { i.extra_kv_cache = i.kv, i.extra_indices = i.indices; },
-          "; expected a paged cache of kv's format, (pages, page_size, 1, d)");
+          "; expected a paged cache, (pages, page_size, 1, d)");
   refused(
       [&](Inputs& i, Options&) {
         of_bytes(i, 576);

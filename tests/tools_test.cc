@@ -497,8 +497,11 @@ TEST_F(Program, DecodeRefusesBadFiles) {
 }
 
 TEST_F(Program, DecodeIsRightOnGoldenCases) {
-  for (const char* name : {"golden/dense_bf16_page16.safetensors", "golden/sparse_h8.safetensors",
-                           "golden/paged_gqa_d80_p8.safetensors"}) {
+  for (const char* name :
+       {"golden/dense_bf16_page16.safetensors", "golden/sparse_h8.safetensors",
+        "golden/paged_gqa_d80_p8.safetensors", "golden/v4_h16_window.safetensors",
+        "golden/v41_h16_csa_fp4.safetensors", "golden/v41_h64_page_scales.safetensors",
+        "golden/nope528_h8.safetensors", "golden/prefill_h9_512_len_sink_empty.safetensors"}) {
     const std::string path = shared_file(name);
     if (path.empty()) GTEST_SKIP() << "no golden case beside the project";
     expect_right("decode " + path, {"against the file's reference", " rows right"});

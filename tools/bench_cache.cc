@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "core/fp8_656.h"
+#include "core/formats/fp8_656.h"
 #include "core/message.h"
 #include "dispatch/select.h"
 #include "flashlatent/kv_cache.h"

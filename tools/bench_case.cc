@@ -8,6 +8,8 @@
 #include <random>
 #include <tuple>
 
+#include "core/formats/formats.h"
+
 namespace flashlatent::tools {
 
 namespace {
@@ -260,8 +262,7 @@ std::vector<BenchCase> sparse_small() {
 BenchCase v4_case(int batch, int query_tokens, int heads, int topk, int page_size, int extra_pool,
                   bool indexed = true) {
   BenchCase c = sparse_case(batch, query_tokens, heads, 128, (1 << 20) / batch, true);
-  c.problem.cache.format = KvFormat::kFp8_584;
-  c.problem.cache.qk_dim = c.problem.cache.v_dim = 512;
+  set_format(c.problem.cache, KvFormat::kFp8_584);
   c.problem.cache.page_size = 256;
   c.problem.options.softmax_scale = 1.0F / std::sqrt(512.0F);
   c.problem.options.attn_sink = true;
@@ -299,6 +300,27 @@ std::vector<BenchCase> sparse_v4() {
     // Fewer tokens a request than indices, so each is named more than once, as in a pool that requests share.
     cases.push_back(v4_case(128, 1, heads, 8192, 2, kPool2));
     cases.push_back(v4_case(128, 1, heads, 8192, 2, 0, false));
+  }
+  return cases;
+}
+
+/// The same calls from DeepSeek V4.1's records: the extra cache in nvfp4_288, and then in mxfp8_528, too.
+std::vector<BenchCase> sparse_v41() {
+  constexpr int kPool64 = 1 << 20, kPool2 = 1 << 18;  // tokens, in pages of 64 and of 2
+  std::vector<BenchCase> cases;
+  for (const bool fp4 : {true, false}) {
+    const auto add = [&](BenchCase c) {
+      set_format(c.problem.cache, KvFormat::kMxfp8_528);
+      if (fp4) c.problem.cache.extra.format = KvFormat::kNvfp4_288;
+      cases.push_back(std::move(c));
+    };
+    for (int heads : {8, 16, 32, 64}) add(v4_case(128, 1, heads, 512, 64, kPool64));
+    for (int heads : {16, 64, 128}) {
+      add(v4_case(128, 1, heads, 8192, 2, kPool2));
+      add(v4_case(128, 1, heads, 8192, 2, 0, false));
+    }
+    add(v4_case(128, 2, 128, 1024, 64, kPool64));
+    add(v4_case(8, 1, 16, 512, 64, kPool64));
   }
   return cases;
 }
@@ -381,6 +403,7 @@ constexpr BenchSuite kSparseSuites[] = {
     {"plain", "a bf16 cache: topk 512 to 2,048 of 8,192 tokens, 2 to 128 requests", sparse_plain},
     {"v4", "DeepSeek V4: 128 tokens of a window cache and 512 to 8,192 of an extra one, fp8_584, with a sink",
      sparse_v4},
+    {"v41", "the same of DeepSeek V4.1: mxfp8_528, the extra cache nvfp4_288 or mxfp8_528", sparse_v41},
     {"prefill", "sparse prefill: 4,096 query tokens, topk 512 to 2,048, 16 to 128 heads, with a sink",
      sparse_prefill},
     {"cpu", "seconds on a processor", sparse_cpu},
@@ -411,10 +434,12 @@ std::string name_of(const BenchCase& c) {
     page = cache.format == KvFormat::kPlain ? "" : fmt::format(" {}", to_string(cache.format));
   }
   if (cache.dtype == Dtype::kF16) page += " fp16";
+  if (!c.prefill && has_places(cache.format)) page += fmt::format(" {}", to_string(cache.format));
   const auto& extra = cache.extra;
   if (extra.enabled) {
     page += fmt::format(" extra{}{} page{}", extra.indexed ? "" : " all ",
                         extra.indexed ? extra.topk : c.extra_tokens, extra.page_size);
+    if (extra.format) page += fmt::format(" {}", to_string(*extra.format));
   }
   return shape +
          (sparse.enabled ? fmt::format("topk{}", sparse.topk)

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/formats/formats.h"
 #include "core/message.h"
 #include "core/token_bytes.h"
 #include "dispatch/sparse_prefill.h"
 #include "flashlatent/plan.h"
 #include "runtime/bench_check.h"
+#include "runtime/prefill_run.h"
 #include "runtime/read_cache.h"
 #include "runtime/roof.h"
 #include "tools/machine.h"
@@ -44,18 +46,18 @@ double pairs_of(const DecodeProblem& problem, int length) {
 Work work_of(const BenchCase& c) {
   const auto& [query, cache, sparse, options] = c.problem;
   const double requests = static_cast<double>(c.lengths.size());
-  double pairs = 0, tokens = 0;
+  double pairs = 0, extra_pairs = 0, tokens = 0;
   for (int length : c.lengths) {
     pairs += pairs_of(c.problem, length);
     tokens += length;
   }
   const auto& extra = cache.extra;
-  if (extra.enabled) pairs += requests * query.tokens * (extra.indexed ? extra.topk : c.extra_tokens);
+  if (extra.enabled) extra_pairs = requests * query.tokens * (extra.indexed ? extra.topk : c.extra_tokens);
   const auto a_token = static_cast<double>(token_bytes(cache));
   Work work;
-  work.flops = 2.0 * pairs * query.heads * (cache.qk_dim + cache.v_dim);
+  work.flops = 2.0 * (pairs + extra_pairs) * query.heads * (cache.qk_dim + cache.v_dim);
   if (c.problem.token_items()) {
-    work.bytes = pairs * a_token;
+    work.bytes = pairs * a_token + extra_pairs * static_cast<double>(extra_token_bytes(cache));
   } else {
     const double rows = requests * query.tokens * query.heads;
     // Groups read a shared prefix once.
@@ -113,8 +115,7 @@ Result<runtime::Timing> time_prefill(const runtime::BenchInput& input, const run
       {input.outputs.out.data, problem.cache.dtype, {s_q, h_q, problem.cache.v_dim}, device},
       {max_logits.data(), Dtype::kF32, {s_q, h_q}, device},
       {input.outputs.lse.data, Dtype::kF32, {s_q, h_q}, device}};
-  const SparsePrefillOptions call_options{.softmax_scale = problem.options.softmax_scale,
-                                          .v_dim = problem.cache.v_dim};
+  const SparsePrefillOptions call_options = runtime::prefill_options(problem);
   FLASHLATENT_ASSIGN_OR_RETURN(const std::size_t bytes,
                                sparse_prefill_workspace_bytes(inputs, call_options, executor));
   FLASHLATENT_ASSIGN_OR_RETURN(runtime::Buffer workspace, runtime::Buffer::allocate(executor, bytes));

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/formats/formats.h"
 #include "tools/bench_decode.h"
 
 namespace flashlatent::tools {
@@ -60,8 +61,7 @@ int run_bench_dense(const BenchDenseOptions& options) {
     }
   }
   for (BenchCase& c : cases) {
-    if (!options.kv.empty()) c.problem.cache.format = *kv_format_from_name(options.kv);
-    if (c.problem.cache.format == KvFormat::kFp8_584) c.problem.cache.qk_dim = c.problem.cache.v_dim = 512;
+    if (!options.kv.empty()) set_format(c.problem.cache, *kv_format_from_name(options.kv));
     c.problem.query.e4m3 = options.e4m3_queries;
     c.problem.options.products = *products_from_name(options.products);
     if (const Status status = validate(c.problem); !status.ok()) return fail(status);
@@ -112,10 +112,8 @@ void add_bench_dense(CLI::App& bench, Action& action) {
   options->shape.problem.options.causal = true;
   add_bench_options(*dense, dense_suites(), options->bench);
   add_shape_options(*dense, options->shape);
-  dense
-      ->add_option("--kv", options->kv,
-                   "Cache format, of suites (their bf16 cases), too: plain, fp8_656, fp8_584 or e4m3")
-      ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584", "e4m3"}));
+  dense->add_option("--kv", options->kv, "Cache format, of suites (their bf16 cases), too")
+      ->check(CLI::IsMember(kv_format_names()));
   dense->add_flag("--e4m3-queries", options->e4m3_queries, "With --kv e4m3: queries in e4m3, too");
   dense->add_option("--products", options->products, "With --kv e4m3: what is multiplied")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))

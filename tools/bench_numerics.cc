@@ -7,10 +7,10 @@
 #include <tuple>
 #include <utility>
 
-#include "core/e4m3_latent.h"
 #include "core/element.h"
-#include "core/fp8_656.h"
-#include "core/latent_format.h"
+#include "core/formats/e4m3_latent.h"
+#include "core/formats/formats.h"
+#include "core/formats/fp8_656.h"
 #include "core/message.h"
 #include "cpu/e4m3_tensor_cores.h"
 #include "cpu/parallel.h"
@@ -135,7 +135,7 @@ Result<Data> make_data(const NumericsOptions& options, const Latents& kind, floa
   for (std::int64_t i = 0; i < pages; ++i) data.table.push_back(static_cast<std::int32_t>(i));
   const TensorView latents(data.latents.data(), Dtype::kBF16, {pages, kPageSize, 1, fp8_656::kDim});
   const KvFormat format = options.format();
-  const std::int64_t token_bytes = last_extent(format, fp8_656::kDim);
+  const std::int64_t token_bytes = format_of(format, ScalePlace::kAuto).last_extent(fp8_656::kDim);
   data.token_bytes.resize(pages * kPageSize * token_bytes);
   data.read_back.resize(data.latents.size());
   const TensorView fp8(data.token_bytes.data(), Dtype::kU8, {pages, kPageSize, 1, token_bytes});

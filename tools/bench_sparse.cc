@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "core/formats/formats.h"
 #include "tools/bench_decode.h"
 
 namespace flashlatent::tools {
@@ -26,8 +27,7 @@ struct BenchSparseOptions {
 BenchCase case_of(const SparseShape& shape) {
   BenchCase c;
   c.problem = shape.problem;
-  c.problem.cache.format = *kv_format_from_name(shape.kv);
-  if (c.problem.cache.format == KvFormat::kFp8_584) c.problem.cache.qk_dim = c.problem.cache.v_dim = 512;
+  set_format(c.problem.cache, *kv_format_from_name(shape.kv));
   c.problem.cache.dtype = shape.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   c.problem.options.softmax_scale = 1.0F / std::sqrt(static_cast<float>(c.problem.cache.qk_dim));
   c.mean_length = shape.tokens;
@@ -66,8 +66,8 @@ void add_shape_options(CLI::App& app, SparseShape& shape) {
   add("--query-tokens", shape.problem.query.tokens, "s_q", 1 << 16);
   add("--heads", shape.problem.query.heads, "h_q", 1 << 16);
   add("--page-size", shape.problem.cache.page_size, "Tokens a page", 1 << 20);
-  app.add_option("--kv", shape.kv, "Cache format: fp8_656, fp8_584, e4m3, or plain (of the dtype)")
-      ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584", "e4m3"}))
+  app.add_option("--kv", shape.kv, "Cache format; plain: elements of the dtype")
+      ->check(CLI::IsMember(kv_format_names()))
       ->capture_default_str()
       ->group("Shape");
   app.add_option("--dtype", shape.dtype, "bf16 or fp16")

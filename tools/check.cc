@@ -178,8 +178,7 @@ CheckResult check_case(const runtime::CaseSpec& spec, const CheckOptions& option
 CheckResult check_prefill(const runtime::CaseSpec& spec, std::uint64_t seed, const Executor& executor) {
   runtime::RandomCase random_case = runtime::make_case(spec, seed);
   const SparsePrefillInputs inputs = runtime::prefill_inputs(random_case.inputs);
-  const SparsePrefillOptions options{.softmax_scale = random_case.problem.options.softmax_scale,
-                                     .v_dim = random_case.problem.cache.v_dim};
+  const SparsePrefillOptions options = runtime::prefill_options(random_case.problem);
   Result<runtime::PrefillRun> run = runtime::PrefillRun::create(inputs, options, executor);
   if (!run.ok()) return failed(run.status());
   const Result<std::string> kernel = sparse_prefill_kernel(run->inputs(), run->outputs(), options, executor);

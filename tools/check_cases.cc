@@ -1,5 +1,7 @@
 #include "tools/check_cases.h"
 
+#include "core/formats/formats.h"
+
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -24,6 +26,7 @@ std::string name_of(const CaseSpec& s) {
   std::string name = fmt::format("{}/{}/d{}-{}/h{}-{}/sq{}/page{}", s.name, kv, s.qk_dim, s.v_dim, s.heads,
                                  s.kv_heads, s.query_tokens, s.page_size);
   if (s.layout == KvLayout::kPacked) name += "/packed";
+  if (has_places(s.format)) name += fmt::format("/scales_by_{}", to_string(s.scale_place));
   if (s.format == KvFormat::kE4m3) name += fmt::format("/{}/scales{}", to_string(s.dtype), s.scales);
   if (s.e4m3_query) name += fmt::format("/q_scales{}", s.query_scales);
   if (s.products != Products::kAuto) name += fmt::format("/{}_products", to_string(s.products));
@@ -34,6 +37,7 @@ std::string name_of(const CaseSpec& s) {
   if (!s.topk_lengths.empty()) name += "/topk_length";
   if (!s.extra_lengths.empty()) {
     name += fmt::format("/extra{}", s.extra_page_size);
+    if (s.extra_format) name += fmt::format("/{}", to_string(*s.extra_format));
     if (s.extra_indexed) name += fmt::format("/topk{}", s.extra_topk);
     if (!s.extra_topk_lengths.empty()) name += "/extra_topk_length";
   }

@@ -22,7 +22,8 @@ void add_small_paged_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_paged_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_paged_cases(std::vector<runtime::CaseSpec>& cases);
 
-/// Adds those with fp8_584 caches, extra caches, windows over latent caches, and fp8_656 without RoPE.
+/// Adds those with formats whose row is all value, extra caches, windows over latent caches, and fp8_656
+/// without RoPE.
 void add_small_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
@@ -47,6 +48,9 @@ std::vector<runtime::CaseSpec> random_separate_cases(int count, std::uint64_t se
 std::vector<runtime::CaseSpec> random_prefill_cases(int count, std::uint64_t seed);
 /// Cases of `random` and `random_separate` in turns, of contexts that ranks share.
 std::vector<runtime::CaseSpec> random_shard_cases(int count, std::uint64_t seed);
+/// Gives two of three cases of a random suite whose rows are 512 elements in bytes another such format.
+/// The other draws of a seed are as if there were none.
+void draw_records(std::uint64_t seed, int number, runtime::CaseSpec& spec);
 /// Is it one of these random suites?
 bool is_random_suite(const std::string& suite);
 

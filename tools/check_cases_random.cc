@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/formats/formats.h"
 #include "tools/check_cases.h"
 #include "tools/draw.h"
 
@@ -248,6 +249,7 @@ CaseSpec random_case(std::uint64_t seed, int number) {
   draw_second_cache(draw, spec);
   draw_e4m3(draw, spec);
   spec.split_query = runtime::may_split_query(runtime::problem_of(spec)) && draw.one_in(3);
+  draw_records(seed, number, spec);
   spec.name = fmt::format("random {} b{} to {}", number, spec.lengths.size(),
                           *std::max_element(spec.lengths.begin(), spec.lengths.end()));
   if (spec.logit_scale != 1) spec.name += fmt::format(" scores {:g}", spec.logit_scale);
@@ -290,6 +292,19 @@ CaseSpec used(std::uint64_t seed, int number, CaseSpec spec) {
 }
 
 }  // namespace
+
+void draw_records(std::uint64_t seed, int number, CaseSpec& spec) {
+  const LatentFormat& format = format_of(spec.format, ScalePlace::kAuto);
+  if (spec.layout != KvLayout::kLatent || spec.qk_dim != 512 || spec.v_dim != 512 || !format.is_record())
+    return;
+  Draw draw(seed ^ 0x7265636f7264ULL, number);
+  if (draw.one_in(3)) return;
+  spec.scale_place = draw.of({ScalePlace::kToken, ScalePlace::kPage});
+  spec.format =
+      draw.of({KvFormat::kMxfp8_528, KvFormat::kMxfp8_528, KvFormat::kNvfp4_288, KvFormat::kFp8_528});
+  const bool two = !spec.extra_lengths.empty() && spec.format == KvFormat::kMxfp8_528;
+  if (two && !draw.one_in(3)) spec.extra_format = KvFormat::kNvfp4_288;
+}
 
 std::vector<CaseSpec> random_separate_cases(int count, std::uint64_t seed) {
   std::vector<CaseSpec> cases;

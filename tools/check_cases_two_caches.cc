@@ -1,4 +1,5 @@
-// fp8_584 caches, two caches in one softmax, windows of latent caches, and fp8_656 without RoPE.
+// Caches whose row is all value, two caches in one softmax, windows of latent caches, and fp8_656 without
+// RoPE.
 #include "tools/check_cases.h"
 
 namespace flashlatent::tools {
@@ -10,6 +11,23 @@ using runtime::CaseSpec;
 /// DeepSeek V4's rows.
 CaseSpec v4(CaseSpec spec) {
   spec.format = KvFormat::kFp8_584;
+  spec.qk_dim = spec.v_dim = 512;
+  return spec;
+}
+
+/// DeepSeek V4.1's rows: mxfp8_528, with an extra cache of it or of nvfp4_288.
+CaseSpec v41(ScalePlace place, bool fp4, CaseSpec spec) {
+  spec.format = KvFormat::kMxfp8_528;
+  spec.scale_place = place;
+  if (fp4) spec.extra_format = KvFormat::kNvfp4_288;
+  spec.qk_dim = spec.v_dim = 512;
+  return spec;
+}
+
+/// A cache alone in another format of 512 elements.
+CaseSpec alone(KvFormat format, ScalePlace place, CaseSpec spec) {
+  spec.format = format;
+  spec.scale_place = place;
   spec.qk_dim = spec.v_dim = 512;
   return spec;
 }
@@ -105,6 +123,33 @@ void add_small_two_cache_cases(std::vector<CaseSpec>& cases) {
            v4(extra_paged({90, 300, 0, 1}, 2, indexed(128, {.name = "v4 pages", .heads = 8}))),
            v4(extra_paged({90, 300, 0, 1}, 3,
                           windowed(70, {.name = "v4 window", .query_tokens = 2, .heads = 66}))),
+           v41(ScalePlace::kToken, true,
+               extra_indexed(300, 2,
+                             indexed(128, {.name = "v41 two",
+                                          .query_tokens = 2,
+                                          .heads = 16,
+                                          .sink = true,
+                                          .strided = true,
+                                          .topk_lengths = {128, 0, 5, 64},
+                                          .extra_topk_lengths = {300, 0, 0, 65}}))),
+           v41(ScalePlace::kPage, true,
+               extra_paged(
+                   {90, 300, 0, 1}, 3,
+                   windowed(70, {.name = "v41 window", .query_tokens = 2, .heads = 66, .strided = true}))),
+           v41(ScalePlace::kPage, false,
+               extra_indexed(130, 64, indexed(128, {.name = "v41 two", .heads = 128}))),
+           v41(ScalePlace::kToken, false,
+               ragged(130, {.name = "v41 ragged window", .heads = 12, .sink = true})),
+           alone(KvFormat::kNvfp4_288, ScalePlace::kToken, indexed(130, {.name = "fp4", .heads = 64})),
+           alone(KvFormat::kNvfp4_288, ScalePlace::kPage,
+                 {.name = "fp4",
+                 .query_tokens = 2,
+                 .heads = 8,
+                 .page_size = 3,
+                 .lengths = {0, 1, 300},
+                 .causal = true}),
+           alone(KvFormat::kFp8_528, ScalePlace::kToken,
+                 indexed(130, {.name = "no rope", .heads = 8, .strided = true})),
            plain(extra_indexed(
                70, 61, indexed(65, {.name = "two", .dtype = Dtype::kF16, .heads = 4, .strided = true}))),
            no_rope(indexed(130, {.name = "no rope", .heads = 32, .strided = true})),
@@ -158,7 +203,58 @@ void add_quick_two_cache_cases(std::vector<CaseSpec>& cases) {
   for (int topk : {0, 1, 63, 64, 65}) {
     for (int extra : {0, 1, 64, 65}) {
       cases.push_back(v4(extra_indexed(extra, 2, indexed(topk, {.name = "v4 topk", .heads = 8}))));
+      cases.push_back(v41(ScalePlace::kToken, true,
+                          extra_indexed(extra, 2, indexed(topk, {.name = "v41 topk", .heads = 8}))));
     }
+  }
+  for (const ScalePlace place : {ScalePlace::kToken, ScalePlace::kPage}) {
+    for (int heads : {1, 8, 12, 16, 24, 32, 48, 64, 96, 128}) {
+      for (const bool fp4 : {true, false}) {
+        cases.push_back(v41(place, fp4,
+                            extra_indexed(130, 64,
+                                          indexed(128, {.name = "v41 two",
+                                                        .query_tokens = heads % 16 == 0 ? 2 : 1,
+                                                        .heads = heads,
+                                                        .sink = heads > 8}))));
+        cases.push_back(v41(place, fp4,
+                            extra_paged({90, 300, 0, 1}, 2,
+                                        windowed(128, {.name = "v41 window",
+                                                       .query_tokens = heads % 16 == 0 ? 2 : 1,
+                                                       .heads = heads,
+                                                       .page_size = 5,
+                                                       .sink = true,
+                                                       .invalid_pages = true,
+                                                       .strided = heads % 3 == 0}))));
+      }
+      for (const KvFormat format : {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288}) {
+        cases.push_back(
+            alone(format, place, {.name = "alone", .heads = heads, .lengths = {0, 1, 63, 64, 65, 130, 200}}));
+        cases.push_back(
+            alone(format, place, indexed(130, {.name = "alone", .query_tokens = 2, .heads = heads})));
+      }
+    }
+    cases.push_back(v41(place, true,
+                        extra_paged({90, 300, 0, 1, 64, 7}, 3,
+                                    ragged(65, {.name = "v41 ragged", .heads = 16, .sink = true}))));
+    cases.push_back(
+        v41(place, true,
+            extra_paged({5000}, 2, {.name = "v41 splits", .heads = 16, .lengths = {130}, .sink = true})));
+    cases.push_back(v41(
+        place, true,
+        extra_paged({2500, 3}, 2,
+                    {.name = "v41 invariant", .heads = 4, .lengths = {64, 2200}, .batch_invariant = true})));
+    cases.push_back(in_turn(
+        v41(place, true,
+            extra_indexed(130, 64, indexed(66, {.name = "v41 many", .query_tokens = 2, .heads = 8})))));
+  }
+  for (int heads : {8, 64, 128}) {
+    for (int tokens : {1, 2}) {
+      cases.push_back(alone(KvFormat::kFp8_528, ScalePlace::kToken,
+                            indexed(130, {.name = "no rope", .query_tokens = tokens, .heads = heads})));
+    }
+    cases.push_back(
+        alone(KvFormat::kFp8_528, ScalePlace::kToken,
+              {.name = "no rope", .heads = heads, .page_size = 3, .lengths = {0, 1, 130}, .window = 70}));
   }
   for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
     cases.push_back(plain(extra_indexed(

@@ -1,5 +1,7 @@
 #include "tools/command.h"
 
+#include "core/formats/formats.h"
+
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -213,6 +215,23 @@ void set_command_line(int argc, char** argv) {
     line += ' ';
     line += is_path ? argument.substr(argument.rfind('/') + 1) : argument;
   }
+}
+
+std::vector<std::string> kv_format_names(const std::vector<std::string>& first) {
+  std::vector<std::string> names = first;
+  for (const LatentFormat* format : kFormats) {
+    if (!format->plain() && format->name != names.back()) names.emplace_back(format->name);
+  }
+  return names;
+}
+
+void add_scale_place(CLI::App& app, std::string& place) {
+  app.add_option(
+         "--scale-place", place,
+         "mxfp8_528, nvfp4_288: each token's scales follow its data (token), or a page's scales its data "
+         "(page)")
+      ->check(CLI::IsMember({"token", "page"}))
+      ->capture_default_str();
 }
 
 }  // namespace flashlatent::tools

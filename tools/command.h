@@ -20,6 +20,11 @@ inline constexpr int kRight = 0;
 inline constexpr int kWrongResult = 1;
 inline constexpr int kWrongInput = 2;
 
+/// Names of cache formats, each once, from `first` on: "plain", or "bf16" and "fp16" in its place.
+std::vector<std::string> kv_format_names(const std::vector<std::string>& first = {"plain"});
+/// An option for the place of scales, in caches of a format that leaves it open; --scale-place token or page.
+void add_scale_place(CLI::App& app, std::string& place);
+
 /// Set by the subcommand of the command line; returns the exit code.
 using Action = std::function<int()>;
 

@@ -11,8 +11,7 @@ namespace flashlatent::tools {
 
 int decode_prefill(const io::DecodeCase& prefill_case, const DecodePaths& paths, const Executor& executor) {
   const SparsePrefillInputs inputs = prefill_case.prefill_inputs();
-  const SparsePrefillOptions options{.softmax_scale = prefill_case.softmax_scale,
-                                     .v_dim = prefill_case.head_dim_v.value_or(512)};
+  const SparsePrefillOptions options = prefill_case.prefill_options();
   const Result<SparsePrefillCall> call = as_decode(inputs, options, Device{});
   if (!call.ok()) return fail(call.status());
   Result<runtime::PrefillRun> run = runtime::PrefillRun::create(inputs, options, executor);

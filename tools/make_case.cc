@@ -9,10 +9,11 @@
 #include <numeric>
 #include <optional>
 
-#include "core/latent_format.h"
+#include "core/formats/formats.h"
 #include "core/token_bytes.h"
 #include "cpu/parallel.h"
 #include "cpu/reference.h"
+#include "io/case_check.h"
 #include "io/safetensors.h"
 #include "runtime/host_memory.h"
 #include "runtime/random_case.h"
@@ -27,7 +28,7 @@ constexpr int kLongest = 1 << 24;
 struct MakeCaseOptions {
   std::string path;
   std::string dtype = "bf16";
-  std::string kv = "plain";
+  std::string kv = "plain", extra_kv, scale_place = "token";
   std::string dims;
   std::string layout = "latent";
   std::string prefill;  // "rows", "pages"; empty: decode
@@ -43,6 +44,8 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
   spec = options.spec;
   spec.dtype = options.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   spec.format = *kv_format_from_name(options.kv);
+  if (!options.extra_kv.empty()) spec.extra_format = *kv_format_from_name(options.extra_kv);
+  spec.scale_place = *scale_place_from_name(options.scale_place);
   spec.layout = options.layout == "packed"     ? KvLayout::kPacked
                 : options.layout == "separate" ? KvLayout::kSeparate
                                                : KvLayout::kLatent;
@@ -67,9 +70,10 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
             "--extra-lengths is given without --extra-topk; with --prefill both are expected"};
   }
   int end = 0;
-  const std::string dims = !options.dims.empty()               ? options.dims
-                           : spec.format == KvFormat::kFp8_584 ? "512/512"
-                                                               : "576/512";
+  const LatentFormat& format = format_of(spec.format, spec.scale_place);
+  const std::string dims = !options.dims.empty() ? options.dims
+                           : format.all_value    ? fmt::format("{0}/{0}", format.dim)
+                                                 : "576/512";
   const int numbers = std::sscanf(dims.c_str(), "%d/%d%n", &spec.qk_dim, &spec.v_dim, &end);
   if (numbers != 2 || static_cast<std::size_t>(end) != dims.size() || std::min(spec.qk_dim, spec.v_dim) < 1 ||
       std::max(spec.qk_dim, spec.v_dim) > 4096 ||
@@ -165,8 +169,8 @@ std::vector<std::int32_t> page_table(const ConstTensorView& entries, const Const
 }
 
 /// A cache as the case format has it.
-ConstTensorView cache_tensor(const ConstTensorView& view) {
-  if (latent_format(view) != KvFormat::kFp8_584) return view;
+ConstTensorView cache_tensor(const ConstTensorView& view, KvFormat format) {
+  if (!io::is_pages(format)) return view;
   return {view.data, Dtype::kU8, {view.shape[0], view.strides[0]}};
 }
 
@@ -251,24 +255,25 @@ int run_make_case(const MakeCaseOptions& options) {
       part.view = {part.view.data, cache.dtype, {query.batch, query.heads, part.view.shape[3]}};
     }
   }
-  ConstTensorView rows, paged = cache_tensor(inputs.kv_cache);
+  ConstTensorView rows, paged = cache_tensor(inputs.kv_cache, cache.format);
   if (options.prefill == "rows") {
     rows = {inputs.kv_cache.data, cache.dtype, {inputs.kv_cache.shape[0], 1, cache.qk_dim}};
     paged = {};
   }
-  for (const io::NamedTensor& tensor : {io::NamedTensor{"kv_cache", paged},
-                                        {"kv", rows},
-                                        {"extra_kv_cache", cache_tensor(inputs.extra_kv_cache)},
-                                        {"extra_indices", inputs.extra_indices},
-                                        {"extra_topk_length", inputs.extra_topk_length},
-                                        {"extra_cache_seqlens", inputs.extra_cache_seqlens},
-                                        {"key_cache", inputs.key_cache},
-                                        {"value_cache", inputs.value_cache},
-                                        {"kv_scale", inputs.kv_scale},
-                                        {"q_scale", inputs.q_scale},
-                                        {"key_scale", inputs.key_scale},
-                                        {"value_scale", inputs.value_scale},
-                                        {"alibi_slopes", inputs.alibi_slopes}}) {
+  for (const io::NamedTensor& tensor :
+       {io::NamedTensor{"kv_cache", paged},
+        {"kv", rows},
+        {"extra_kv_cache", cache_tensor(inputs.extra_kv_cache, cache.extra_format())},
+        {"extra_indices", inputs.extra_indices},
+        {"extra_topk_length", inputs.extra_topk_length},
+        {"extra_cache_seqlens", inputs.extra_cache_seqlens},
+        {"key_cache", inputs.key_cache},
+        {"value_cache", inputs.value_cache},
+        {"kv_scale", inputs.kv_scale},
+        {"q_scale", inputs.q_scale},
+        {"key_scale", inputs.key_scale},
+        {"value_scale", inputs.value_scale},
+        {"alibi_slopes", inputs.alibi_slopes}}) {
     if (tensor.view.present()) tensors.push_back(tensor);
   }
   std::vector<std::int32_t> table;
@@ -318,9 +323,11 @@ int run_make_case(const MakeCaseOptions& options) {
   if (spec.products != Products::kAuto) metadata["products"] = to_string(spec.products);
   if (spec.soft_cap != 0) metadata["soft_cap"] = fmt::format("{:.9g}", spec.soft_cap);
   if (spec.window != 0) metadata["window"] = fmt::format("{}", spec.window);
-  if (spec.format == KvFormat::kFp8_584) {
-    metadata["page_size"] = fmt::format("{}", spec.page_size);
-    if (cache.extra.enabled) metadata["extra_page_size"] = fmt::format("{}", spec.extra_page_size);
+  if (has_places(spec.format)) metadata["scales"] = to_string(spec.scale_place);
+  if (cache.extra.format) metadata["extra_kv_format"] = to_string(*cache.extra.format);
+  if (io::is_pages(spec.format)) metadata["page_size"] = fmt::format("{}", spec.page_size);
+  if (cache.extra.enabled && io::is_pages(cache.extra_format())) {
+    metadata["extra_page_size"] = fmt::format("{}", spec.extra_page_size);
   }
   if (Status status = io::write_safetensors(options.path, tensors, metadata); !status.ok()) {
     return fail(status);
@@ -340,9 +347,10 @@ void add_make_case(CLI::App& app, Action& action) {
   make->add_option("--dtype", options->dtype, "bf16 or fp16")
       ->check(CLI::IsMember({"bf16", "fp16"}))
       ->capture_default_str();
-  make->add_option("--kv", options->kv, "Cache format: plain (of the dtype), fp8_656, fp8_584 or e4m3")
-      ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584", "e4m3"}))
+  make->add_option("--kv", options->kv, "Cache format; plain: elements of the dtype")
+      ->check(CLI::IsMember(kv_format_names()))
       ->capture_default_str();
+  add_scale_place(*make, options->scale_place);
   make->add_option("--layout", options->layout,
                    "latent (MLA), or keys and values apart: separate, or packed as vLLM has them")
       ->check(CLI::IsMember({"latent", "separate", "packed"}))
@@ -378,6 +386,10 @@ void add_make_case(CLI::App& app, Action& action) {
   add_list_option(
       *make, "--extra-lengths", spec.extra_lengths, 0, kLongest,
       "Tokens of each request in an extra cache, to which query tokens attend as well: a,b,c, over and over");
+  make->add_option("--extra-kv", options->extra_kv,
+                   "Format of the extra cache, nvfp4_288 beside mxfp8_528; left out: that of --kv")
+      ->check(CLI::IsMember(kv_format_names()))
+      ->needs("--extra-lengths");
   make->add_option("--extra-page-size", spec.extra_page_size, "Tokens a page of the extra cache")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str()
@@ -407,7 +419,8 @@ void add_make_case(CLI::App& app, Action& action) {
   make->add_option("--kv-heads", spec.kv_heads, "KV heads; --heads must be a multiple")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  make->add_option("--dims", options->dims, "d_qk/d_v; left out: 576/512, of fp8_584 512/512");
+  make->add_option("--dims", options->dims,
+                   "d_qk/d_v; left out: 576/512, or 512/512 where the format has 512");
   make->add_option("--page-size", options->page_size, "Tokens a page")
       ->check(CLI::Range(1, 1 << 16))
       ->default_str(std::to_string(spec.page_size));
@@ -436,6 +449,8 @@ void add_make_case(CLI::App& app, Action& action) {
       "          flashlatent make-case case.safetensors --kv fp8_584 --topk 128 --extra-lengths 600 "
       "--extra-topk "
       "512 --sink\n"
+      "          flashlatent make-case case.safetensors --kv mxfp8_528 --extra-kv nvfp4_288 --topk 128 "
+      "--extra-lengths 600 --extra-topk 512\n"
       "          flashlatent make-case case.safetensors --prefill rows --topk 77 --skipped-indices 0.3 "
       "--sink\n"
       "          flashlatent make-case case.safetensors --layout separate --heads 32 --kv-heads 8 --dims "

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 
+#include "core/formats/formats.h"
 #include "core/return_if_error.h"
 #include "cost/device.h"
 #include "cost/packing.h"
@@ -222,8 +223,7 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
     problem.cache.qk_dim = problem.cache.v_dim = options.dim;
     problem.cache.layout = options.layout == "packed" ? KvLayout::kPacked : KvLayout::kSeparate;
   }
-  problem.cache.format = *kv_format_from_name(options.kv);
-  if (problem.cache.format == KvFormat::kFp8_584) problem.cache.qk_dim = problem.cache.v_dim = 512;
+  set_format(problem.cache, *kv_format_from_name(options.kv));
   problem.cache.dtype = options.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   if (options.topk > 0) problem.sparse = {.enabled = true, .topk = options.topk};
   if (options.extra_topk > 0)
@@ -432,8 +432,8 @@ void add_plan(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"separate", "packed"}))
       ->capture_default_str();
   plan->add_option("--kv", options->kv,
-                   "Cache format: plain (of the dtype), fp8_656 or fp8_584 (latent), or e4m3")
-      ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584", "e4m3"}))
+                   "Cache format; plain: elements of the dtype; all but plain and e4m3 are latent")
+      ->check(CLI::IsMember(kv_format_names()))
       ->capture_default_str();
   plan->add_option("--dtype", options->dtype, "bf16 or fp16")
       ->check(CLI::IsMember({"bf16", "fp16"}))

@@ -24,7 +24,7 @@ struct ReplayCommand {
   bool has_heads = false;  // --heads is given
   std::string write_trace;
   int requests = 0;  // 0: not given
-  std::string kv = "bf16";
+  std::string kv = "bf16", scale_place = "token";
   std::string model = "mla", sharing = "auto";
   serve::ReplayOptions replay;
   ExecutorOptions executor;
@@ -57,6 +57,7 @@ nlohmann::ordered_json to_json(const ReplayCommand& command) {
                                  {"pool_tokens", o.pool_tokens},
                                  {"page_size", o.page_size},
                                  {"kv", command.kv},
+                                 {"scale_place", command.scale_place},
                                  {"immediate", o.immediate},
                                  {"verify", o.verify},
                                  {"seed", o.seed},
@@ -151,10 +152,9 @@ int run_replay(ReplayCommand command) {
   }
   if (const Status status = read_model(command); !status.ok()) return fail(status);
   command.replay.dtype = command.kv == "fp16" ? Dtype::kF16 : Dtype::kBF16;
-  command.replay.format = command.kv == "fp8_656"   ? KvFormat::kFp8_656
-                          : command.kv == "fp8_584" ? KvFormat::kFp8_584
-                          : command.kv == "e4m3"    ? KvFormat::kE4m3
-                                                    : KvFormat::kPlain;
+  const bool plain = command.kv == "bf16" || command.kv == "fp16";
+  command.replay.format = plain ? KvFormat::kPlain : *kv_format_from_name(command.kv);
+  command.replay.scales = *scale_place_from_name(command.scale_place);
   command.replay.prefix_sharing = *prefix_sharing_from_name(command.sharing);
   const Result<Executor> executor = make_executor(command.executor);
   if (!executor.ok()) return fail(executor.status());
@@ -224,9 +224,10 @@ void add_replay(CLI::App& app, Action& action) {
   replay->add_option("--page-size", options.page_size, "Tokens a page")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  replay->add_option("--kv", command->kv, "Cache format: bf16, fp16, fp8_656, fp8_584 or e4m3 (of scale 1)")
-      ->check(CLI::IsMember({"bf16", "fp16", "fp8_656", "fp8_584", "e4m3"}))
+  replay->add_option("--kv", command->kv, "Cache format; e4m3 of scale 1")
+      ->check(CLI::IsMember(kv_format_names({"bf16", "fp16"})))
       ->capture_default_str();
+  add_scale_place(*replay, command->scale_place);
   replay
       ->add_option("--prefix-sharing", command->sharing,
                    "Do requests with the same first pages attend to those by groups? auto: where it pays")

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "flashlatent/backend.h"
@@ -28,9 +29,10 @@ struct DecodeInputs {
   /// the first 512 or 256, so that an engine's two tensors need no concatenation. (..., 64), otherwise of q's
   /// shape and dtype, with strides of its own. The bits of the result are those of one tensor.
   ConstTensorView q_rope;
-  /// q's dtype (pages, page_size, h_kv, qk_dim). kFp8_656: uint8 (pages, page_size, 1, 656). kFp8_584: uint8
-  /// (pages, page_size, 1, 584) as fp8_584_pages() (kv_cache.h) makes it: token stride 584, page stride a
-  /// multiple of 16 and at least least_page_stride_584(). kE4m3: uint8 (pages, page_size, 1, qk_dim).
+  /// q's dtype (pages, page_size, h_kv, qk_dim). kE4m3: uint8 (pages, page_size, 1, qk_dim). Formats of a
+  /// token's bytes: uint8 (pages, page_size, 1, 656, 584, 528 or 288). Where a page's scales follow its data
+  /// (kFp8_584, ScalePlace::kPage) it is as latent_pages() (kv_cache.h) makes it: the token stride is the
+  /// last dimension, the page stride a multiple of 16 and at least least_page_stride().
   ConstTensorView kv_cache;
   /// int32 (batch, max_pages), not sparse: the page table. Entries past a request's pages are never read.
   /// Tokens of an entry that is negative, or not less than the cache's pages, are skipped.
@@ -105,7 +107,10 @@ struct PlanLengths {
 PlanLengths lengths_of(const DecodeProblem& problem, const DecodeInputs& inputs);
 
 /// The problem that these tensors pose, with `options`. The tensors decide:
-/// - a uint8 kv_cache is kFp8_656, kFp8_584 or kE4m3 by its last dimension;
+/// - a uint8 kv_cache is kFp8_656, kFp8_584 or kE4m3 by its last dimension; one of 528 or 288 is what
+///   `format` says, which is refused where it says nothing;
+/// - a uint8 extra_kv_cache has the format of kv_cache, or the one that `extra_format` says; of 288 bytes
+///   beside kMxfp8_528 it is kNvfp4_288;
 /// - a uint8 key_cache is kE4m3, and one of rank 5 is kPacked;
 /// - a uint8 q is e4m3; with q_rope, both have qk_dim's columns together;
 /// - `indices` make the problem sparse; extra_kv_cache gives it an extra cache;
@@ -113,7 +118,8 @@ PlanLengths lengths_of(const DecodeProblem& problem, const DecodeInputs& inputs)
 /// `v_dim` is the value's dimension of a latent cache; beside key_cache it is not read. Errors:
 /// kInvalidArgument (tensors that do not fit together; an option that is set without its tensor).
 Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
-                                    const DecodeProblem::Options& options);
+                                    const DecodeProblem::Options& options, const CacheFormat& format = {},
+                                    std::optional<KvFormat> extra_format = {});
 
 /// Upper bounds in bytes. They depend on shapes, the device and (CPU) the number of threads, never on
 /// lengths, so callers can allocate once, for the largest batch. Align both buffers to 256 bytes. Errors:

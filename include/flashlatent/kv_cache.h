@@ -1,44 +1,52 @@
 // Operations on paged KV caches: append, convert (quantise, dequantise), gather, copy pages. They are
 // enqueued on the executor's stream and allocate no device memory.
 //
-// A cache has one of these forms, which its dtype and last dimension tell apart:
+// A cache has one of these forms (docs/kv-cache-formats.md):
 //   bf16, fp16  (pages, page_size, h_kv, d)
-//   fp8_656     uint8 (pages, page_size, 1, 656)
-//   fp8_584     uint8 (pages, page_size, 1, 584), a view of whole pages (fp8_584_pages())
 //   e4m3        uint8 (pages, page_size, 1, 576 or 512); its scale, fp32 (1), is an argument, 1 where absent
+//   fp8_656     uint8 (pages, page_size, 1, 656): 576 elements
+//   fp8_584     uint8 (pages, page_size, 1, 584), whole pages (latent_pages()): 512 elements, as all below
+//   mxfp8_528, nvfp4_288, fp8_528   uint8 (pages, page_size, 1, 528 or 288)
+// dtype and last dimension tell the first ones apart. For a last dimension of 528 or 288 the CacheFormat says
+// the format and, of mxfp8_528 and nvfp4_288, where scales lie. With ScalePlace::kPage the view stands for
+// whole pages, as latent_pages() makes it.
 // Tensors are on the executor's device. The innermost stride is 1; other strides are free. What is read and
 // what is written do not overlap: views are compared by the addresses that they cover, and views with the
 // same strides may be interleaved (layers of one tensor, keys beside values).
 // Errors: kInvalidArgument (a tensor that does not fit, by name, with what would), kUnavailable, kInternal (a
 // launch failed).
 //
-// All backends round to the same bits. fp8_656: a group of 128 elements has the scale 2^ceil(log2(max(amax /
-// 448, 1e-4))), where amax is the largest magnitude of its finite elements. Elements are rounded to the
-// nearest e4m3, ties to even. NaN and infinity become NaN (0x7F), since e4m3 has no infinity. fp8_584: the
-// same for groups of 64; the byte behind a token's scales becomes 0, and bytes between pages are left alone.
-// e4m3: an element is x / scale, rounded in the same way; magnitudes beyond 448 become 448, NaN and infinity
-// become NaN.
+// All backends round to the same bits. amax is the largest magnitude of a group's finite elements.
+//   fp8_656, fp8_528     a group of 128 has the scale 2^ceil(log2(max(amax / 448, 1e-4)))
+//   fp8_584, mxfp8_528   a group of 64 or 32 has the scale 2^ceil(log2(max(amax, 1e-4) / 448))
+//   nvfp4_288            a group of 16 has the scale e4m3(clamp(amax / 6, 2^-9, 448))
+// CacheFormat::floor changes what 1e-4 bounds. An element is x / scale rounded to the nearest e4m3 or e2m1,
+// ties to even; magnitudes beyond 448 (e2m1: 6) become that. In e4m3 NaN and infinity become NaN (0x7F). e2m1
+// has neither: infinity becomes 6 of its sign, and NaN 0. In an e4m3 cache an element is x / scale with the
+// cache's scale. The byte behind a token's scales of fp8_584 becomes 0, and bytes between pages are left
+// alone.
 #pragma once
 
 #include "flashlatent/backend.h"
+#include "flashlatent/problem.h"
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"
 
 namespace flashlatent {
 
-/// The least bytes from one fp8_584 page of `page_size` tokens to the next: 584 bytes a token, rounded up to
-/// a multiple of 576.
-std::int64_t least_page_stride_584(std::int64_t page_size);
+/// The least bytes from one page of `page_size` tokens to the next, in a format of a token's bytes. fp8_584:
+/// 584 bytes a token, rounded up to a multiple of 576. 0 for kPlain and kE4m3.
+std::int64_t least_page_stride(KvFormat format, std::int64_t page_size);
 
-/// A view (pages, page_size, 1, 584) of an fp8_584 cache's bytes, uint8 (pages, page_bytes). It stands for
-/// whole pages; its rows are not tokens (docs/kv-cache-formats.md). kInvalidArgument: another rank or dtype,
-/// or too few bytes a page.
-Result<TensorView> fp8_584_pages(const TensorView& bytes, std::int64_t page_size);
-Result<ConstTensorView> fp8_584_pages(const ConstTensorView& bytes, std::int64_t page_size);
+/// A view (pages, page_size, 1, bytes of a token) of a cache's bytes, uint8 (pages, page_bytes), in a format
+/// of a token's bytes. Where scales follow a page's data its rows are not tokens (docs/kv-cache-formats.md).
+/// kInvalidArgument: another rank or dtype, too few bytes a page, kPlain or kE4m3.
+Result<TensorView> latent_pages(const TensorView& bytes, std::int64_t page_size, KvFormat format);
+Result<ConstTensorView> latent_pages(const ConstTensorView& bytes, std::int64_t page_size, KvFormat format);
 
 /// Writes n new tokens of an MLA cache.
 ///   latent        bf16 or fp16 (n, d - d_rope), the NoPE part; fp8_656: (n, 512), fp8_584: (n, 448)
-///   rope          the same dtype (n, d_rope), already rotated; FP8 formats: (n, 64); d_rope may be 0
+///   rope          the same dtype (n, d_rope), already rotated; fp8_656 and fp8_584: (n, 64); d_rope may be 0
 ///   slot_mapping  int32 or int64 (n): page * page_size + offset; tokens of negative slots are skipped
 ///   kv_cache      one KV head; elements are rounded to its dtype where that is another
 ///   kv_scale      of an e4m3 cache
@@ -47,14 +55,16 @@ Result<ConstTensorView> fp8_584_pages(const ConstTensorView& bytes, std::int64_t
 /// on the CPU.
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
-                     const Executor& executor, const ConstTensorView& kv_scale = {});
+                     const Executor& executor, const ConstTensorView& kv_scale = {},
+                     const CacheFormat& format = {});
 
-/// Converts a whole cache into another with the same pages, page size and heads. It quantises (bf16 or fp16
-/// of 576 elements to fp8_656, of 512 to fp8_584, of either to e4m3), dequantises (e4m3 * scale, rounded to
-/// the dtype) or changes the dtype. Between caches of one format (and one e4m3 scale) tokens are copied.
-/// There is no direct way from one FP8 format to another: convert to bf16 or fp16 first.
+/// Converts a whole cache into another with the same pages, page size, heads and number of elements, from any
+/// format to any other. Elements become fp32 (element * scale, rounded to it) and are written from there;
+/// fp8_656 has 576 elements. Between caches of one format (and one e4m3 scale) tokens are copied, their
+/// scales to where they lie in `to`.
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor,
-                     const ConstTensorView& from_scale = {}, const ConstTensorView& to_scale = {});
+                     const ConstTensorView& from_scale = {}, const ConstTensorView& to_scale = {},
+                     const CacheFormat& from_format = {}, const CacheFormat& to_format = {});
 
 /// Gathers requests into a contiguous buffer: request i's tokens [first_token_i, first_token_i + n_i), where
 /// n_i = cu_seqlens[i + 1] - cu_seqlens[i], become rows [cu_seqlens[i], cu_seqlens[i + 1]) of `out`.
@@ -62,11 +72,12 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
 ///   cu_seqlens   int32 (batch + 1), from 0 to out's rows, never falling; on the CPU anything else is
 ///                refused, on CUDA rows past out's end are left out.
 ///   first_token  int32 (batch) or absent (0); not negative
-///   out          (rows, h_kv, d): the cache's dtype (copied; uint8 (rows, 1, 656), or (rows, 1, 584): the
-///                token's 576 bytes of data, then its 8 of scales, or e4m3's codes), or bf16 or fp16
+///   out          (rows, h_kv, d): the cache's dtype (copied; e4m3's codes, or uint8 (rows, 1, bytes of a
+///                token): its data, then its scales), or bf16 or fp16
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                     const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
-                    const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale = {});
+                    const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale = {},
+                    const CacheFormat& format = {});
 
 /// Copies pages, for copy-on-write and defragmentation: page pairs[i][0] of `from` to page pairs[i][1] of
 /// `to`. Also of keys or of values in any layout and dtype, which is a call for each.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,12 +25,50 @@ enum class KvFormat : std::uint8_t {
   /// DeepSeek V4: 448 e4m3, 7 scale bytes (one for 64 elements), 64 bf16 (RoPE, not quantised). The scales of
   /// a page come after all its data. One KV head; qk_dim and v_dim 512.
   kFp8_584,
+  // 512 elements, RoPE among them and quantised like the others; one KV head; qk_dim and v_dim 512:
+  kMxfp8_528,  ///< DeepSeek V4.1: 512 e4m3, 16 scale bytes (one for 32 elements).
+  kNvfp4_288,  ///< DeepSeek V4.1: 512 e2m1 in 256 bytes, 32 e4m3 scales (one for 16 elements).
+  kFp8_528,    ///< fp8_656 without its RoPE part: 512 e4m3, 4 fp32 scales (one for 128 elements).
 };
 
-/// The name: "plain", "fp8_656", "e4m3", "fp8_584".
+/// The name: "plain", "fp8_656", "e4m3", "fp8_584", "mxfp8_528", "nvfp4_288", "fp8_528".
 const char* to_string(KvFormat format);
 /// The format of that name. kInvalidArgument if there is none.
 Result<KvFormat> kv_format_from_name(std::string_view name);
+
+/// Where the scales of kMxfp8_528 and kNvfp4_288 lie. Other formats have one arrangement and take kAuto.
+enum class ScalePlace : std::uint8_t {
+  kAuto,   ///< Not said; refused where it must be.
+  kToken,  ///< Each token's scales follow its data.
+  kPage,   ///< The scales of a page's tokens follow the data of all of them.
+};
+
+/// The name: "auto", "token", "page".
+const char* to_string(ScalePlace place);
+/// The place of that name. kInvalidArgument if there is none.
+Result<ScalePlace> scale_place_from_name(std::string_view name);
+
+/// What 1e-4 bounds where a writer makes a group's scale, a power of two, of its largest magnitude amax.
+enum class ScaleFloor : std::uint8_t {
+  kAuto,   ///< As the engine writes that the format is from: kScale for kFp8_656 and kFp8_528, else kAmax.
+  kAmax,   ///< 2^ceil(log2(max(amax, 1e-4) / 448)): vLLM's.
+  kScale,  ///< 2^ceil(log2(max(amax / 448, 1e-4))): SGLang's.
+};
+
+/// The name: "auto", "amax", "scale".
+const char* to_string(ScaleFloor floor);
+/// The floor of that name. kInvalidArgument if there is none.
+Result<ScaleFloor> scale_floor_from_name(std::string_view name);
+
+/// What the caller says of a latent cache of bytes. A last dimension of 528 or 288 leaves it open; others
+/// name their format.
+struct CacheFormat {
+  std::optional<KvFormat> format = {};  ///< Absent: as the last dimension says.
+  ScalePlace scales = ScalePlace::kAuto;
+  ScaleFloor floor = ScaleFloor::kAuto;  ///< Of what is written to the cache.
+
+  friend bool operator==(const CacheFormat&, const CacheFormat&) = default;
+};
 
 /// Where a token's keys and values are.
 enum class KvLayout : std::uint8_t {
@@ -85,14 +124,16 @@ struct SeparateOptions {
 };
 
 /// A second cache: query tokens attend to both caches in one softmax. Only with KvLayout::kLatent. Not with
-/// ragged queries if tokens are named by indices. Format, dtype, heads and dimensions are those of the first
-/// cache; the page size is its own.
+/// ragged queries if tokens are named by indices. Dtype, heads, dimensions and the place of scales are those
+/// of the first cache; the page size is its own.
 struct ExtraCache {
   bool enabled = false;
   bool indexed = false;  ///< DecodeInputs::extra_indices name its tokens; else extra_block_table does.
   int page_size = 64;    ///< Tokens a page, 1 to 2^20.
   int topk = 0;          ///< Indexed: indices of each query token, 0 to 2^30.
   int max_pages = 0;     ///< Not indexed: columns of extra_block_table, 0 to 2^30.
+  /// Absent: the first cache's. Another one may stand beside kMxfp8_528 alone: kNvfp4_288.
+  std::optional<KvFormat> format = {};
 
   friend bool operator==(const ExtraCache&, const ExtraCache&) = default;
 };
@@ -148,6 +189,9 @@ struct DecodeProblem {
     /// With kSeparate and kPacked qk_dim is a key's dimension and v_dim a value's.
     KvLayout layout = KvLayout::kLatent;
     ExtraCache extra = {};
+    ScalePlace scales = ScalePlace::kAuto;  ///< Of both caches; kMxfp8_528 and kNvfp4_288 need it.
+
+    KvFormat extra_format() const { return extra.format.value_or(format); }
 
     friend bool operator==(const Cache&, const Cache&) = default;
   } cache;

@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <limits>
+#include <optional>
 
 #include "flashlatent/backend.h"
+#include "flashlatent/problem.h"
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"
 
@@ -19,7 +21,7 @@ struct SparsePrefillInputs {
   /// Optional, (s_q, h_q, 64), as DecodeInputs::q_rope: q then has the first columns, and d counts both.
   ConstTensorView q_rope;
   /// q's dtype (s_kv, 1, d); or a paged cache as DecodeInputs::kv_cache: (pages, page_size, 1, d), or uint8
-  /// for fp8_656, fp8_584 and e4m3.
+  /// in any format.
   ConstTensorView kv;
   /// int32 (s_q, 1, topk): a row of kv, or page * page_size + offset in the page; skipped if negative or past
   /// the end. An index that is named twice counts twice.
@@ -31,7 +33,8 @@ struct SparsePrefillInputs {
   /// are legal.
   ConstTensorView attn_sink;
 
-  /// Optional: a second, paged cache in the same softmax, with kv's format and dtype.
+  /// Optional: a second, paged cache in the same softmax, with kv's dtype and its format, or the one that
+  /// SparsePrefillOptions::extra_format says.
   ConstTensorView extra_kv_cache;
   ConstTensorView extra_indices;      ///< int32 (s_q, 1, extra topk), as indices.
   ConstTensorView extra_topk_length;  ///< int32 (s_q), optional, as topk_length.
@@ -49,7 +52,9 @@ struct SparsePrefillOutputs {
 struct SparsePrefillOptions {
   /// Factor of q . k, finite. Must be set: the initial value, NaN, is refused.
   float softmax_scale = std::numeric_limits<float>::quiet_NaN();
-  int v_dim = 512;  ///< First elements of a row of kv that are the value.
+  int v_dim = 512;                            ///< First elements of a row of kv that are the value.
+  CacheFormat format = {};                    ///< Of a kv of bytes, as for infer_problem().
+  std::optional<KvFormat> extra_format = {};  ///< Of an extra_kv_cache of bytes, likewise.
 };
 
 /// Bytes of the workspace that sparse_prefill() needs; 0 on CUDA. They depend on shapes and dtypes; no

@@ -24,7 +24,8 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
            extra_cache_seqlens: Optional[Array] = None, page_size: Optional[int] = None,
            extra_page_size: Optional[int] = None, kv_scale: Optional[Array] = None, q_scale: Optional[Array] = None,
            products: str = "auto", shard: Optional[Tuple[int, int, int]] = None,
-           typical_tokens: int = 0, q_rope: Optional[Array] = None) -> Tuple[Any, Any]:
+           typical_tokens: int = 0, kv_format: Optional[str] = None, scales: Optional[str] = None,
+           extra_kv_format: Optional[str] = None, q_rope: Optional[Array] = None) -> Tuple[Any, Any]:
     """Attention of a batch of query tokens over a paged KV cache; returns (out, lse).
 
     For request i with L = cache_seqlens[i] cached tokens, query token t and query head h:
@@ -38,6 +39,7 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     kv_cache       q's dtype (pages, page_size, h_kv, qk_dim), or uint8 (pages, page_size, 1, 656): format fp8_656; or
                    uint8 (pages, page_size, 1, 584), format fp8_584 (DeepSeek V4): a view of whole pages, whose strides
                    are (page_bytes, 584, any, 1), or the pages themselves, (pages, page_bytes) with page_size=; or
+                   uint8 (pages, page_size, 1, 528 or 288), or pages of these, as kv_format= and scales= say; or
                    uint8 or float8_e4m3fn (pages, page_size, 1, 576 or 512), format e4m3, with kv_scale
     block_table    int32 (batch, max_pages): page numbers; negative: the page's tokens are skipped; entries past a
                    request's pages are never read
@@ -67,8 +69,12 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
                    variable FLASHLATENT_CHECK_INPUTS=1 checks every call of the process, but those that are captured
 
     window         by page table: a query token sees the last `window` of the tokens that it would see; 0: all of them
-    extra_kv_cache  a second cache in the same softmax, of the same format, with its own pages and page size. Its
-                   tokens are named by
+    kv_format      of a kv_cache whose last dimension leaves it open, or of pages of bytes: 'mxfp8_528', 'nvfp4_288'
+                   (DeepSeek V4.1), 'fp8_528' (fp8_656 without RoPE); others may be named, too
+    scales         of mxfp8_528 and nvfp4_288, must be given: 'token', each token's scales follow its data; 'page', a
+                   page's scales follow its data, and a cache of four dimensions is a view of whole pages
+    extra_kv_cache  a second cache in the same softmax, with its own pages and page size. It is of the same format, or
+                   extra_kv_format='nvfp4_288' beside mxfp8_528. Its tokens are named by
     extra_indices, extra_topk_length  as indices and topk_length (q is not ragged then), or by
     extra_block_table, extra_cache_seqlens  as block_table and cache_seqlens: all of the request's tokens, without
                    causal mask or window; lengths are int32 (batch), or (batch, s_q) where query tokens see different

@@ -34,7 +34,7 @@ _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=5
            "SymInt? tokens=None, bool batch_invariant=False, int window=0, Tensor? extra_kv_cache=None, Tensor? extra_indices=None, "
            "Tensor? extra_topk_length=None, Tensor? extra_block_table=None, Tensor? extra_cache_seqlens=None, "
            "int? page_size=None, int? extra_page_size=None, str products='auto', int[]? shard=None, "
-           "int typical_tokens=0, ")
+           "int typical_tokens=0, str? kv_format=None, str? scales=None, str? extra_kv_format=None, ")
 _DECODE = _TOKENS + "Tensor? kv_scale=None, Tensor? q_scale=None, float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False"
 _KV = ("Tensor q, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cache_seqlens, *, "
        "bool causal=False, int window=0, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
@@ -44,9 +44,15 @@ _DECODE_KV = _KV + (", float softmax_scale, float soft_cap=0., Tensor? alibi_slo
                     "Tensor? value_scale=None, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False")
 
 _SPARSE_PREFILL = ("Tensor q, Tensor kv, Tensor indices, *, float softmax_scale, int v_dim=512, "
-                   "Tensor? q_rope=None, Tensor? topk_length=None, Tensor? attn_sink=None, "
-                   "Tensor? extra_kv_cache=None, Tensor? extra_indices=None, Tensor? extra_topk_length=None, int? page_size=None, "
-                   "int? extra_page_size=None, Tensor? kv_scale=None, bool check_inputs=False")
+                   "Tensor? q_rope=None, Tensor? topk_length=None, Tensor? attn_sink=None, Tensor? extra_kv_cache=None, "
+                   "Tensor? extra_indices=None, Tensor? extra_topk_length=None, int? page_size=None, "
+                   "int? extra_page_size=None, Tensor? kv_scale=None, str? kv_format=None, str? scales=None, "
+                   "str? extra_kv_format=None, bool check_inputs=False")
+
+_INDEX_TOPK = ("Tensor q, Tensor weights, Tensor index_cache, Tensor block_table, Tensor cache_seqlens, *, int topk, "
+               "str index_format='fp8_132', int? page_size=None, bool causal=False, Tensor? q_scale=None, "
+               "Tensor? cu_seqlens_q=None, Tensor? candidates=None, int candidate_block=8, int best_blocks=0, "
+               "Tensor? slot_table=None, int slot_page_size=0")
 
 _INDEX_TOPK = ("Tensor q, Tensor weights, Tensor index_cache, Tensor block_table, Tensor cache_seqlens, *, int topk, "
                "str index_format='fp8_132', int? page_size=None, bool causal=False, Tensor? q_scale=None, "
@@ -111,29 +117,35 @@ def _plan_of_fakes(q, cu_seqlens_q, tokens, q_rope=None, **fields):
     return q.new_empty(size, dtype=torch.uint8)
 
 
-def _format(kv_cache):
-    """What a latent cache is of: of bytes its last dimension tells."""
+def _format(kv_cache, said=None):
+    """What a latent cache is of: of bytes its last dimension tells where `said` does not."""
+    if said is not None:
+        return said
     if kv_cache.element_size() > 1:
         return "plain"
     if kv_cache.dim() != 4:
         return "fp8_584"
-    return {656: "fp8_656", 576: "e4m3", 512: "e4m3"}.get(kv_cache.shape[-1], "fp8_584")
+    return {656: "fp8_656", 576: "e4m3", 512: "e4m3", 288: "nvfp4_288"}.get(kv_cache.shape[-1], "fp8_584")
 
 
 def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, indices=None, topk_length=None,
                cu_seqlens_q=None, tokens=None, extra_kv_cache=None, extra_indices=None, extra_topk_length=None,
-               extra_block_table=None, extra_cache_seqlens=None, page_size=None, extra_page_size=None, **options):
+               extra_block_table=None, extra_cache_seqlens=None, page_size=None, extra_page_size=None,
+               kv_format=None, extra_kv_format=None, **options):
     which = ({"batch": block_table.shape[0], "max_pages": block_table.shape[1]} if indices is None else
              {"batch": indices.shape[0], "topk": indices.shape[2]})
     if extra_kv_cache is not None:
         which["extra_page_size"] = extra_kv_cache.shape[1] if extra_page_size is None else extra_page_size
+        if extra_kv_format is None and extra_kv_cache.dim() == 4 and extra_kv_cache.shape[-1] == 288:
+            extra_kv_format = "nvfp4_288"
+        which["extra_kv_format"] = extra_kv_format
         if extra_indices is None:
             which["extra_max_pages"] = extra_block_table.shape[1]
         else:
             which["extra_topk"] = extra_indices.shape[2]
     return _plan_of_fakes(q, cu_seqlens_q, tokens, kv_heads=kv_cache.shape[2] if kv_cache.dim() == 4 else 1,
                           page_size=kv_cache.shape[1] if page_size is None else page_size,
-                          kv_format=_format(kv_cache), **which, **options)
+                          kv_format=_format(kv_cache, kv_format), **which, **options)
 
 
 def _decode(q, kv_cache, block_table=None, cache_seqlens=None, **options):
@@ -247,8 +259,10 @@ def _combine_fake(partial_out, partial_lse, attn_sink=None, dtype=None):
             partial_out.new_empty((batch, heads, tokens), dtype=torch.float32))
 
 
-def _append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=None):
-    _native.append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=kv_scale)
+def _append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=None, kv_format=None, scales=None,
+                   scale_floor="auto"):
+    _native.append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=kv_scale, kv_format=kv_format, scales=scales,
+                          scale_floor=scale_floor)
 
 
 def _finish_outputs_fake(out, positions=None, table=None, pairs="gptj", table_layout="halves", scale_columns=128,
@@ -264,39 +278,64 @@ def _finish_outputs(out, **options):
     return codes.view(torch.float8_e4m3fn), scales
 
 
-_ELEMENTS = {656: 576, 584: 512}  # of a token by its bytes, fp8_656 and fp8_584; of e4m3 as many
+# Of formats with bytes of their own: elements of a token, and its bytes. Of e4m3 both are the last extent.
+_RECORDS = {"fp8_656": (576, 656), "fp8_584": (512, 584), "mxfp8_528": (512, 528), "nvfp4_288": (512, 288),
+            "fp8_528": (512, 528)}
 
 
-def _extent(kv_cache, dtype):
-    """The last extent of an array of `dtype` that holds a token of this cache; float8_e4m3fn is e4m3."""
+def _elements(kv_cache, kv_format):
+    """Elements of a token."""
     last = kv_cache.shape[-1]
-    if kv_cache.element_size() == 1:
-        return last if dtype.itemsize == 1 else _ELEMENTS.get(last, last)
-    return (584 if last == 512 else 656) if dtype == torch.uint8 else last
+    return _RECORDS.get(_format(kv_cache, kv_format), (last, last))[0] if kv_cache.element_size() == 1 else last
 
 
-def _convert_cache_fake(kv_cache, dtype, kv_scale=None, new_kv_scale=None):
-    if dtype == torch.uint8 and _extent(kv_cache, dtype) == 584:  # whole pages, of which the array is a view
-        pages, page_size = kv_cache.shape[:2]
-        page_bytes = (page_size * 584 + 575) // 576 * 576
+def _new_format(elements, dtype, named):
+    """What a new cache of `dtype` is of: for torch.uint8, which several are, fp8_656 or of 512 elements fp8_584."""
+    if named is not None:
+        return named
+    if dtype != torch.uint8:
+        return "e4m3" if dtype.itemsize == 1 else "plain"
+    return "fp8_584" if elements == 512 else "fp8_656"
+
+
+def _convert_cache_fake(kv_cache, dtype, kv_scale=None, new_kv_scale=None, kv_format=None, scales=None,
+                        new_kv_format=None, new_scales=None, scale_floor="auto"):
+    elements = _elements(kv_cache, kv_format)
+    if kv_cache.dtype == dtype == torch.uint8 and new_kv_format is None:
+        new_kv_format, new_scales = _format(kv_cache, kv_format), new_scales or scales
+    named = _new_format(elements, dtype, new_kv_format)
+    extent = _RECORDS.get(named, (elements, elements))[1]
+    pages, page_size = kv_cache.shape[:2]
+    if named == "fp8_584" or (named in _RECORDS and new_scales == "page"):  # whole pages, of which the array is a view
+        unit = 576 if named == "fp8_584" else 1
+        page_bytes = (page_size * extent + unit - 1) // unit * unit
         memory = kv_cache.new_empty((pages, page_bytes), dtype=dtype)
-        return memory.as_strided((pages, page_size, 1, 584), (page_bytes, 584, 584, 1))
-    return kv_cache.new_empty((*kv_cache.shape[:-1], _extent(kv_cache, dtype)), dtype=dtype)
+        return memory.as_strided((pages, page_size, 1, extent), (page_bytes, extent, extent, 1))
+    return kv_cache.new_empty((*kv_cache.shape[:-1], extent), dtype=dtype)
 
 
-def _convert_cache(kv_cache, dtype, kv_scale=None, new_kv_scale=None):
-    return _native.convert_cache(kv_cache, _convert_cache_fake(kv_cache, dtype), kv_scale=kv_scale,
-                                 new_kv_scale=new_kv_scale)
+def _convert_cache(kv_cache, dtype, kv_scale=None, new_kv_scale=None, kv_format=None, scales=None, new_kv_format=None,
+                   new_scales=None, scale_floor="auto"):
+    to = _convert_cache_fake(kv_cache, dtype, None, None, kv_format, scales, new_kv_format, new_scales)
+    if dtype == torch.uint8:
+        new_scales = new_scales or (scales if new_kv_format is None else None)
+        new_kv_format = new_kv_format or (kv_format if kv_cache.dtype == dtype else None)
+    return _native.convert_cache(kv_cache, to, kv_scale=kv_scale, new_kv_scale=new_kv_scale, kv_format=kv_format,
+                                 scales=scales, format=new_kv_format, new_scales=new_scales, scale_floor=scale_floor)
 
 
-def _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None, kv_scale=None):
+def _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None, kv_scale=None,
+                       kv_format=None, scales=None):
     dtype = kv_cache.dtype if dtype is None else dtype
-    return kv_cache.new_empty((rows, kv_cache.shape[2], _extent(kv_cache, dtype)), dtype=dtype)
+    extent = kv_cache.shape[-1] if dtype.itemsize == 1 else _elements(kv_cache, kv_format)
+    return kv_cache.new_empty((rows, kv_cache.shape[2], extent), dtype=dtype)
 
 
-def _gather_cache(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None, kv_scale=None):
-    out = _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token, dtype)
-    return _native.gather_cache(kv_cache, block_table, cu_seqlens, first_token, out=out, kv_scale=kv_scale)
+def _gather_cache(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None, kv_scale=None, kv_format=None,
+                  scales=None):
+    out = _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token, dtype, None, kv_format)
+    return _native.gather_cache(kv_cache, block_table, cu_seqlens, first_token, out=out, kv_scale=kv_scale,
+                                kv_format=kv_format, scales=scales)
 
 
 def _append_kv(keys, values, slot_mapping, key_cache, value_cache, key_scale=None, value_scale=None):
@@ -369,12 +408,14 @@ _define("append_index_keys(Tensor keys, Tensor slot_mapping, Tensor(a!) index_ca
         "int? page_size=None) -> ()", _append_index_keys, _nothing)
 _define("combine(Tensor partial_out, Tensor partial_lse, Tensor? attn_sink=None, ScalarType? dtype=None)"
         " -> (Tensor, Tensor)", _combine, _combine_fake)
-_define("append_latent(Tensor latent, Tensor? rope, Tensor slot_mapping, Tensor(a!) kv_cache, Tensor? kv_scale=None)"
-        " -> ()", _append_latent, _nothing)
-_define("convert_cache(Tensor kv_cache, ScalarType dtype, Tensor? kv_scale=None, Tensor? new_kv_scale=None) -> Tensor",
-        _convert_cache, _convert_cache_fake)
+_define("append_latent(Tensor latent, Tensor? rope, Tensor slot_mapping, Tensor(a!) kv_cache, Tensor? kv_scale=None, "
+        "str? kv_format=None, str? scales=None, str scale_floor='auto') -> ()", _append_latent, _nothing)
+_define("convert_cache(Tensor kv_cache, ScalarType dtype, Tensor? kv_scale=None, Tensor? new_kv_scale=None, "
+        "str? kv_format=None, str? scales=None, str? new_kv_format=None, str? new_scales=None, "
+        "str scale_floor='auto') -> Tensor", _convert_cache, _convert_cache_fake)
 _define("gather_cache(Tensor kv_cache, Tensor block_table, Tensor cu_seqlens, SymInt rows, Tensor? first_token=None, "
-        "ScalarType? dtype=None, Tensor? kv_scale=None) -> Tensor", _gather_cache, _gather_cache_fake)
+        "ScalarType? dtype=None, Tensor? kv_scale=None, str? kv_format=None, str? scales=None) -> Tensor",
+        _gather_cache, _gather_cache_fake)
 _define("append_kv(Tensor keys, Tensor values, Tensor slot_mapping, Tensor(a!) key_cache, Tensor(b!) value_cache, "
         "Tensor? key_scale=None, Tensor? value_scale=None) -> ()", _append_kv, _nothing)
 _define("gather_kv(Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cu_seqlens, SymInt rows, "
@@ -408,8 +449,9 @@ def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
     """One layer; returns (out, lse), new tensors. Shapes and meaning as in flashlatent.decode().
 
     options  v_dim=512, causal=False, q_rope, indices, topk_length, cu_seqlens_q, tokens, attn_sink,
-             batch_invariant=False, window=0, the extra cache (extra_kv_cache, extra_indices, extra_topk_length, extra_block_table,
-             extra_cache_seqlens), page_size, extra_page_size, kv_scale, q_scale, products="auto", shard,
+             batch_invariant=False, window=0, the extra cache (extra_kv_cache, extra_indices, extra_topk_length,
+             extra_block_table, extra_cache_seqlens), page_size, extra_page_size, kv_format, scales, extra_kv_format,
+             kv_scale, q_scale, products="auto", shard,
              typical_tokens=0, plan, what plan() returned with the same options (without it the call plans for itself),
              and check_inputs=False: True raises for lengths and page numbers out of range, on a GPU after waiting for
              the stream
@@ -457,8 +499,9 @@ def sparse_prefill(q: Tensor, kv: Tensor, indices: Tensor, *, softmax_scale: flo
     """Sparse prefill; returns (out, max_logits, lse), new tensors. Shapes and meaning as in
     flashlatent.sparse_prefill().
 
-    options  v_dim=512, q_rope, topk_length, attn_sink, the extra cache (extra_kv_cache, extra_indices,
-             extra_topk_length), page_size, extra_page_size, kv_scale, and check_inputs=False, as in decode()
+    options  v_dim=512, q_rope, topk_length, attn_sink, the extra cache (extra_kv_cache, extra_indices, extra_topk_length),
+             page_size, extra_page_size, kv_format, scales, extra_kv_format, kv_scale, and check_inputs=False, as in
+             decode()
     """
     return _call(torch.ops.flashlatent.sparse_prefill, q, kv, indices, softmax_scale=softmax_scale, **options)
 
@@ -510,25 +553,32 @@ def combine(partial_out: Tensor, partial_lse: Tensor, attn_sink: Optional[Tensor
 
 
 def append_latent(latent: Tensor, rope: Optional[Tensor], slot_mapping: Tensor, kv_cache: Tensor,
-                  kv_scale: Optional[Tensor] = None) -> None:
+                  kv_scale: Optional[Tensor] = None, kv_format: Optional[str] = None, scales: Optional[str] = None,
+                  scale_floor: str = "auto") -> None:
     """Writes new tokens into a cache; see flashlatent.append_latent()."""
-    _call(torch.ops.flashlatent.append_latent, latent, rope, slot_mapping, kv_cache, kv_scale)
+    _call(torch.ops.flashlatent.append_latent, latent, rope, slot_mapping, kv_cache, kv_scale, kv_format, scales,
+          scale_floor)
 
 
 def convert_cache(kv_cache: Tensor, dtype: torch.dtype, kv_scale: Optional[Tensor] = None,
-                  new_kv_scale: Optional[Tensor] = None) -> Tensor:
-    """The cache in another format: torch.uint8 is fp8_656 (of 512 elements fp8_584), torch.float8_e4m3fn e4m3, with the
-    new scale; see flashlatent.convert_cache()."""
-    return _call(torch.ops.flashlatent.convert_cache, kv_cache, dtype, kv_scale, new_kv_scale)
+                  new_kv_scale: Optional[Tensor] = None, kv_format: Optional[str] = None,
+                  scales: Optional[str] = None, new_kv_format: Optional[str] = None,
+                  new_scales: Optional[str] = None, scale_floor: str = "auto") -> Tensor:
+    """The cache in another format: torch.float8_e4m3fn is e4m3, with the new scale; torch.uint8 is new_kv_format, with
+    scales where new_scales says, by default fp8_656 (of 512 elements fp8_584), or the format of a cache of bytes; see
+    flashlatent.convert_cache()."""
+    return _call(torch.ops.flashlatent.convert_cache, kv_cache, dtype, kv_scale, new_kv_scale, kv_format, scales,
+                 new_kv_format, new_scales, scale_floor)
 
 
 def gather_cache(kv_cache: Tensor, block_table: Tensor, cu_seqlens: Tensor, rows: int,
                  first_token: Optional[Tensor] = None, dtype: Optional[torch.dtype] = None,
-                 kv_scale: Optional[Tensor] = None) -> Tensor:
+                 kv_scale: Optional[Tensor] = None, kv_format: Optional[str] = None,
+                 scales: Optional[str] = None) -> Tensor:
     """Requests' tokens side by side, (rows, h_kv, d), in the cache's dtype or another; see
     flashlatent.gather_cache()."""
     return _call(torch.ops.flashlatent.gather_cache, kv_cache, block_table, cu_seqlens, rows, first_token, dtype,
-                 kv_scale)
+                 kv_scale, kv_format, scales)
 
 
 def prepare_queries(q: Tensor, *, norm: float = 0.0, positions: Optional[Tensor] = None, table: Optional[Tensor] = None,

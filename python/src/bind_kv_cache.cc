@@ -2,9 +2,10 @@
 #include <nanobind/stl/optional.h>
 
 #include "core/format_names.h"
-#include "core/latent_format.h"
+#include "core/formats/formats.h"
 #include "flashlatent/kv_cache.h"
 #include "python/src/cache_operation.h"
+#include "python/src/decode_arguments.h"
 
 namespace flashlatent::python {
 
@@ -17,28 +18,34 @@ struct Format {
   std::int64_t extent;
 };
 
-Format format_from_name(std::string_view name, const char* like_name, const TensorView& like) {
-  const std::int64_t elements = elements_of(latent_format(like), like.shape[like.rank - 1]);
-  const bool fits_e4m3 = elements == e4m3_latent::kDim || elements == e4m3_latent::kLatentDim;
-  if (name == "e4m3" && !(fits_e4m3 && like.shape[2] == 1)) {
-    refuse("format is 'e4m3' and ", like_name, " is ", to_string(like),
-           "; one KV head of 576 or 512 elements fits");
-  }
-  if (name == "fp8_656") return {Dtype::kU8, "uint8", fp8_656::kTokenBytes};
-  if (name == "fp8_584") return {Dtype::kU8, "uint8", fp8_584::kTokenBytes};
-  if (name == "e4m3") return {Dtype::kU8, "uint8", elements};
+/// `said`: of `like`.
+Format format_from_name(std::string_view name, const char* like_name, const TensorView& like,
+                        const CacheFormat& said) {
+  const LatentFormat& of_like = *take(resolve_format(like_name, like, said));
+  const std::int64_t elements = of_like.elements_of(like.shape[like.rank - 1]);
   if (name == "bf16") return {Dtype::kBF16, "bfloat16", elements};
   if (name == "fp16") return {Dtype::kF16, "float16", elements};
-  refuse("format is '", name, "'; fp8_656, fp8_584, e4m3, bf16 and fp16 are accepted", known_as(name));
+  const bool fits_e4m3 = elements == e4m3_latent::kDim || elements == e4m3_latent::kLatentDim;
+  for (const LatentFormat* format : kFormats) {
+    if (format->plain() || name != format->name) continue;
+    if (!format->is_record() && !(fits_e4m3 && like.shape[2] == 1)) {
+      refuse("format is 'e4m3' and ", like_name, " is ", to_string(like),
+             "; one KV head of 576 or 512 elements fits");
+    }
+    return {Dtype::kU8, "uint8", format->last_extent(elements)};
+  }
+  refuse("format is '", name, "'; bf16, fp16, ", format_names().substr(std::string_view("plain, ").size()),
+         " are accepted", known_as(name));
 }
 
-/// An array of pages of fp8_584, (pages, page_size, 1, 584), of like's package: a view of (pages,
+/// An array of pages, (pages, page_size, 1, bytes of a token), of like's package: a view of (pages,
 /// page_bytes).
-nb::object pages_like(nb::handle like, std::int64_t pages, std::int64_t page_size) {
-  const std::int64_t bytes = least_page_stride_584(page_size);
+nb::object pages_like(nb::handle like, const LatentFormat& format, std::int64_t pages,
+                      std::int64_t page_size) {
+  const std::int64_t bytes = format.least_page_stride(page_size, 0);
   const nb::object memory = empty_like(like, {pages, bytes}, "uint8");
-  const nb::tuple shape = nb::make_tuple(pages, page_size, 1, fp8_584::kTokenBytes);
-  const nb::tuple strides = nb::make_tuple(bytes, fp8_584::kTokenBytes, fp8_584::kTokenBytes, 1);
+  const nb::tuple shape = nb::make_tuple(pages, page_size, 1, format.token_bytes());
+  const nb::tuple strides = nb::make_tuple(bytes, format.token_bytes(), format.token_bytes(), 1);
   if (nb::hasattr(memory, "as_strided")) return memory.attr("as_strided")(shape, strides);  // torch's
   const char* tricks = array_type(memory).cupy ? "cupy.lib.stride_tricks" : "numpy.lib.stride_tricks";
   return nb::module_::import_(tricks).attr("as_strided")(memory, shape, strides);
@@ -55,8 +62,11 @@ Status of_python(const Status& status) {
 }
 
 void append_arrays(nb::handle latent, nb::handle rope, nb::handle slot_mapping, nb::handle kv_cache,
-                   nb::handle kv_scale, std::optional<std::string_view> dtype, nb::handle stream,
-                   int threads) {
+                   nb::handle kv_scale, std::optional<std::string_view> dtype, nb::handle stream, int threads,
+                   std::optional<std::string_view> kv_format, std::optional<std::string_view> scales,
+                   std::string_view scale_floor) {
+  CacheFormat format = cache_format(kv_format, scales);
+  format.floor = take(scale_floor_from_name(scale_floor));
   const std::optional<Dtype> bits = sixteen_bits_of(dtype);
   const Array scale_array = Array::read("kv_scale", kv_scale);
   const Array latent_array = Array::read("latent", latent, bits);
@@ -66,13 +76,18 @@ void append_arrays(nb::handle latent, nb::handle rope, nb::handle slot_mapping, 
   refuse_unused_dtype(bits, latent_array.integers() || rope_array.integers() || cache_array.integers());
   run_operation(kv_cache, cache_array.view().device, stream, threads, [&](const Executor& executor) {
     return append_latent(latent_array.view(), rope_array.view(), slots_array.view(), cache_array.view(),
-                         executor, scale_array.view());
+                         executor, scale_array.view(), format);
   });
 }
 
 nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::string_view> format,
                           nb::handle kv_scale, nb::handle new_kv_scale, std::optional<std::string_view> dtype,
-                          nb::handle stream, int threads) {
+                          nb::handle stream, int threads, std::optional<std::string_view> kv_format,
+                          std::optional<std::string_view> scales, std::optional<std::string_view> new_scales,
+                          std::string_view scale_floor) {
+  const CacheFormat from_format = cache_format(kv_format, scales);
+  CacheFormat to_format = cache_format({}, new_scales);
+  to_format.floor = take(scale_floor_from_name(scale_floor));
   const std::optional<Dtype> said = sixteen_bits_of(dtype);
   std::optional<Dtype> bits = said;
   const Array scale_array = Array::read("kv_scale", kv_scale);
@@ -82,23 +97,29 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
   const bool make = to.is_none();
   if (make) {
     if (!format)
-      refuse(
-          "to and format are missing; an array, or one of fp8_656, fp8_584, e4m3, bf16 and fp16, is "
-          "expected");
+      refuse("to and format are missing; an array, or one of bf16, fp16, ",
+             format_names().substr(std::string_view("plain, ").size()), ", is expected");
     if (view.rank != 4) refuse("from is ", to_string(view), "; expected (pages, page_size, h_kv, d)");
-    const Format made = format_from_name(*format, "from_", view);
-    to = *format == "fp8_584"
-             ? pages_like(from, view.shape[0], view.shape[1])
+    const Format made = format_from_name(*format, "from_", view, from_format);
+    if (made.dtype == Dtype::kU8) to_format.format = take(kv_format_from_name(*format));
+    const LatentFormat* of = made.dtype == Dtype::kU8 ? &format_of(to_format) : nullptr;
+    to = of != nullptr && of->apart()
+             ? pages_like(from, *of, view.shape[0], view.shape[1])
              : empty_like(from, {view.shape[0], view.shape[1], view.shape[2], made.extent}, made.array_dtype);
     bits = made.dtype;
-  } else if (format) {
-    refuse("format is '", *format, "' and to is given; format is for a cache that is made");
   }
   const Array to_array = Array::output("to", to, bits, make);
+  if (!make && format) {
+    if (to_array.view().dtype != Dtype::kU8) {
+      refuse("format is '", *format, "' and to is ", to_string(to_array.view()),
+             "; format is for a cache that is made, or of bytes");
+    }
+    to_format.format = take(kv_format_from_name(*format));
+  }
   refuse_unused_dtype(said, from_array.integers() || to_array.integers_of(said));
   run_operation(from, view.device, stream, threads, [&](const Executor& executor) {
-    return of_python(
-        convert_cache(view, to_array.view(), executor, scale_array.view(), new_scale_array.view()));
+    return of_python(convert_cache(view, to_array.view(), executor, scale_array.view(),
+                                   new_scale_array.view(), from_format, to_format));
   });
   return to;
 }
@@ -106,7 +127,9 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
 nb::object gather_arrays(nb::handle kv_cache, nb::handle block_table, nb::handle cu_seqlens,
                          nb::handle first_token, std::optional<std::int64_t> rows, nb::object out,
                          std::optional<std::string_view> format, nb::handle kv_scale,
-                         std::optional<std::string_view> dtype, nb::handle stream, int threads) {
+                         std::optional<std::string_view> dtype, nb::handle stream, int threads,
+                         std::optional<std::string_view> kv_format, std::optional<std::string_view> scales) {
+  const CacheFormat said_format = cache_format(kv_format, scales);
   const std::optional<Dtype> said = sixteen_bits_of(dtype);
   std::optional<Dtype> bits = said;
   const Array cache_array = Array::read("kv_cache", kv_cache, bits);
@@ -121,7 +144,7 @@ nb::object gather_arrays(nb::handle kv_cache, nb::handle block_table, nb::handle
     if (!rows) refuse("out and rows are missing; an array, or how many rows it is to have, is expected");
     if (view.rank != 4) refuse("kv_cache is ", to_string(view), "; expected (pages, page_size, h_kv, d)");
     if (format) {
-      const Format made = format_from_name(*format, "kv_cache", view);
+      const Format made = format_from_name(*format, "kv_cache", view, said_format);
       out = empty_like(kv_cache, {*rows, view.shape[2], made.extent}, made.array_dtype);
       bits = made.dtype;
     } else {
@@ -134,7 +157,7 @@ nb::object gather_arrays(nb::handle kv_cache, nb::handle block_table, nb::handle
   refuse_unused_dtype(said, cache_array.integers() || out_array.integers_of(said));
   run_operation(kv_cache, view.device, stream, threads, [&](const Executor& executor) {
     return gather_cache(view, table_array.view(), begins_array.view(), first_array.view(), out_array.view(),
-                        executor, scale_array.view());
+                        executor, scale_array.view(), said_format);
   });
   return out;
 }
@@ -155,34 +178,39 @@ void bind_kv_cache(nb::module_& module) {
   using namespace nb::literals;
   module.def("append_latent", &append_arrays, "latent"_a, "rope"_a.none(), "slot_mapping"_a, "kv_cache"_a,
              nb::kw_only(), "kv_scale"_a = nb::none(), "dtype"_a = nb::none(), "stream"_a = nb::none(),
-             "threads"_a = 0,
+             "threads"_a = 0, "kv_format"_a = nb::none(), "scales"_a = nb::none(), "scale_floor"_a = "auto",
              R"(Writes n new tokens into an MLA cache.
 
 latent        bf16 or fp16 (n, d - d_rope): the normalised latent (NoPE) part; fp8_656: (n, 512), fp8_584: (n, 448)
 rope          the same dtype (n, d_rope), rotated already; fp8_656, fp8_584: (n, 64). None: the cache has no RoPE part
 slot_mapping  int32 or int64 (n): page * page_size + offset in the page; negative: the token is skipped
-kv_cache      bf16 or fp16 (pages, page_size, 1, d), fp8_656: uint8 (pages, page_size, 1, 656), fp8_584: uint8
-              (pages, page_size, 1, 584), a view of whole pages, or e4m3: uint8 or float8_e4m3fn (pages, page_size,
-              1, 576 or 512)
+kv_cache      bf16 or fp16 (pages, page_size, 1, d); uint8 (pages, page_size, 1, 656 or 584): fp8_656, fp8_584; uint8
+              (pages, page_size, 1, 528 or 288) as kv_format and scales say; or e4m3: uint8 or float8_e4m3fn (pages,
+              page_size, 1, 576 or 512). Where a page's scales follow its data it is a view of whole pages
 kv_scale      fp32 (1), e4m3: what is written is x / scale; 1 if not given. On the CPU a scale that is not
               positive and finite is refused
 dtype         'bf16': 16-bit integers hold bf16
+kv_format, scales  of a kv_cache of 528 or 288 bytes, as in flashlatent.decode()
+scale_floor   what 1e-4 bounds where a scale is a power of two: 'amax', 'scale', or 'auto', as the format's engine does
 A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA.)");
   module.def("convert_cache", &convert_arrays, "from_"_a, "to"_a = nb::none(), nb::kw_only(),
              "format"_a = nb::none(), "kv_scale"_a = nb::none(), "new_kv_scale"_a = nb::none(),
-             "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,
+             "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0, "kv_format"_a = nb::none(),
+             "scales"_a = nb::none(), "new_scales"_a = nb::none(), "scale_floor"_a = "auto",
              R"(Converts a whole cache: quantises, dequantises or changes the dtype; returns `to`.
 
-from_   bf16 or fp16 (pages, page_size, h_kv, d), fp8_656: uint8 (pages, page_size, 1, 656), fp8_584: uint8
-        (pages, page_size, 1, 584), a view of whole pages, or e4m3: uint8 (pages, page_size, 1, 576 or 512)
+from_   bf16 or fp16 (pages, page_size, h_kv, d), or a cache of bytes as append_latent() has it
 to      another cache of the same pages, page size and heads, which does not overlap
-format  if `to` is not given: 'fp8_656', 'fp8_584', 'e4m3', 'bf16' (NumPy and CuPy get its bits as uint16) or 'fp16'
+format  if `to` is not given, or is of bytes: 'bf16' (NumPy and CuPy get its bits as uint16), 'fp16', 'e4m3', 'fp8_656'
+        (of 576 elements), 'fp8_584', 'mxfp8_528', 'nvfp4_288' or 'fp8_528' (of 512)
+kv_format, scales, new_scales  of a from_ of 528 or 288 bytes, and where scales of `to` lie, as in flashlatent.decode()
+scale_floor  as in append_latent(), of `to`
 kv_scale, new_kv_scale  fp32 (1), of an e4m3 from_ and to; 1 if not given
 dtype   'bf16': 16-bit integers hold bf16)");
   module.def("gather_cache", &gather_arrays, "kv_cache"_a, "block_table"_a, "cu_seqlens"_a,
              "first_token"_a = nb::none(), nb::kw_only(), "rows"_a = nb::none(), "out"_a = nb::none(),
              "format"_a = nb::none(), "kv_scale"_a = nb::none(), "dtype"_a = nb::none(),
-             "stream"_a = nb::none(), "threads"_a = 0,
+             "stream"_a = nb::none(), "threads"_a = 0, "kv_format"_a = nb::none(), "scales"_a = nb::none(),
              R"(Gathers requests into a contiguous buffer; returns it.
 
 Request i's tokens [first_token[i], first_token[i] + n_i), where n_i = cu_seqlens[i + 1] - cu_seqlens[i], become
@@ -192,9 +220,11 @@ kv_cache     bf16 or fp16 (pages, page_size, h_kv, d), or of bytes, as append_la
 block_table  int32 (batch, max_pages). Where it names no page, or ends, rows are 0
 cu_seqlens   int32 (batch + 1), from 0 to the number of rows, never falling
 first_token  int32 (batch); 0 if not given
-out          (rows, h_kv, d): the cache's dtype (fp8_656 is copied: uint8 (rows, 1, 656)), or bf16 or fp16
+out          (rows, h_kv, d): the cache's dtype (tokens of bytes are copied, with their scales behind their data), or
+             bf16 or fp16
 rows         if `out` is not given: how many it has, and `format` which (the cache's format, 'bf16' or 'fp16')
 kv_scale     fp32 (1), of an e4m3 cache; 1 if not given
+kv_format, scales  of a kv_cache of 528 or 288 bytes, as in flashlatent.decode()
 dtype        'bf16': 16-bit integers hold bf16)");
   module.def("copy_pages", &copy_page_arrays, "from_"_a, "to"_a, "pairs"_a, nb::kw_only(),
              "stream"_a = nb::none(), "threads"_a = 0,

@@ -34,7 +34,8 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                            std::optional<int> extra_page_size, std::optional<int> extra_topk,
                            std::optional<int> extra_max_pages, std::optional<std::string_view> q_dtype,
                            const std::string& products, const std::optional<std::tuple<int, int, int>>& shard,
-                           int calls_per_plan, int typical_tokens) {
+                           int calls_per_plan, int typical_tokens, std::optional<std::string_view> scales,
+                           std::optional<std::string_view> extra_kv_format) {
   DecodeProblem problem;
   problem.query = {.batch = batch, .tokens = tokens, .heads = heads, .ragged = ragged};
   if (q_dtype && *q_dtype != "e4m3" && *q_dtype != dtype) {
@@ -48,7 +49,12 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                    .v_dim = v_dim,
                    .page_size = page_size,
                    .max_pages = max_pages,
-                   .layout = layout_from_name(layout)};
+                   .layout = layout_from_name(layout),
+                   .scales = cache_format({}, scales).scales};
+  if (extra_kv_format && !extra_page_size) {
+    refuse("extra_kv_format is '", *extra_kv_format,
+           "', and extra_page_size is missing; the tokens of a page of the extra cache are expected");
+  }
   if (extra_page_size) {
     if (extra_topk.has_value() == extra_max_pages.has_value()) {
       refuse("extra_topk and extra_max_pages are ", extra_topk ? "both given" : "missing",
@@ -59,6 +65,8 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                            .page_size = *extra_page_size,
                            .topk = extra_topk.value_or(0),
                            .max_pages = extra_max_pages.value_or(0)};
+    const std::optional<KvFormat> format = optional_format(extra_kv_format);
+    if (format != problem.cache.format) problem.cache.extra.format = format;
   } else if (extra_topk || extra_max_pages) {
     refuse(extra_topk ? "extra_topk" : "extra_max_pages",
            " is given, and extra_page_size is missing; the tokens of a page of the extra cache are expected");
@@ -109,8 +117,10 @@ qk_dim, v_dim    elements of a cached row, and how many of its first are the val
 page_size        tokens a page
 dtype            of q, out and a plain cache: 'bf16' or 'fp16'
 q_dtype          of q if not dtype: 'e4m3', with a latent cache of kv_format 'e4m3'
-kv_format        'plain', 'fp8_656': uint8 (pages, page_size, 1, 656), 'fp8_584': uint8 (pages, page_size, 1, 584), or
-                 'e4m3': uint8 (pages, page_size, 1, 576 or 512), or uint8 keys and values
+kv_format        'plain'; 'fp8_656', 'fp8_584', 'mxfp8_528', 'nvfp4_288', 'fp8_528': uint8 (pages, page_size, 1, bytes
+                 of a token); or 'e4m3': uint8 (pages, page_size, 1, 576 or 512), or uint8 keys and values
+scales           of mxfp8_528 and nvfp4_288: 'token' or 'page', see flashlatent.decode()
+extra_kv_format  of the extra cache, if it is not kv_format: 'nvfp4_288' beside 'mxfp8_528'
 products         of a latent e4m3 cache, see flashlatent.decode(): 'auto', 'bf16' or 'fp8'
 layout           'latent' (MLA), 'separate' or 'packed' keys and values (MHA, GQA, MQA), see flashlatent.decode_kv()
 topk             sparse decode: indices of a query token; None: dense
@@ -138,7 +148,8 @@ Raises InvalidArgumentError, which names the field, its value and the range.)");
              "batch_invariant"_a = false, "soft_cap"_a = 0.0F, "alibi"_a = false, "window"_a = 0,
              "prefix_sharing"_a = "off", "empty_lse"_a = kMinusInfinity, "extra_page_size"_a = nb::none(),
              "extra_topk"_a = nb::none(), "extra_max_pages"_a = nb::none(), "q_dtype"_a = nb::none(),
-             "products"_a = "auto", "shard"_a = nb::none(), "calls_per_plan"_a = 0, "typical_tokens"_a = 0);
+             "products"_a = "auto", "shard"_a = nb::none(), "calls_per_plan"_a = 0, "typical_tokens"_a = 0,
+             "scales"_a = nb::none(), "extra_kv_format"_a = nb::none());
   define_constructor(problem, module, "_Problem");
   using namespace arguments;
   def_static_method(
@@ -188,6 +199,16 @@ dtype   'bf16': 16-bit integers hold bf16)");
       .def_prop_ro("page_size", [](const DecodeProblem& p) { return p.cache.page_size; })
       .def_prop_ro("max_pages", [](const DecodeProblem& p) { return p.cache.max_pages; })
       .def_prop_ro("kv_format", [](const DecodeProblem& p) { return to_string(p.cache.format); })
+      .def_prop_ro("scales",
+                   [](const DecodeProblem& p) -> std::optional<const char*> {
+                     if (p.cache.scales == ScalePlace::kAuto) return {};
+                     return to_string(p.cache.scales);
+                   })
+      .def_prop_ro("extra_kv_format",
+                   [](const DecodeProblem& p) -> std::optional<const char*> {
+                     if (!p.cache.extra.enabled) return {};
+                     return to_string(p.cache.extra_format());
+                   })
       .def_prop_ro("layout", [](const DecodeProblem& p) { return to_string(p.cache.layout); })
       .def_prop_ro("topk",
                    [](const DecodeProblem& p) -> std::optional<int> {

@@ -12,15 +12,14 @@ namespace flashlatent::python {
 
 namespace {
 
-nb::tuple sparse_prefill_arrays(nb::handle q, nb::handle kv, nb::handle indices, float softmax_scale,
-                                int v_dim, nb::handle topk_length, nb::handle attn_sink,
-                                nb::handle extra_kv_cache, nb::handle extra_indices,
-                                nb::handle extra_topk_length, std::optional<int> page_size,
-                                std::optional<int> extra_page_size, std::optional<std::string_view> dtype,
-                                nb::handle kv_scale, nb::object out, nb::object max_logits, nb::object lse,
-                                nb::handle workspace, nb::handle stream, int threads,
-                                const std::string& kernel, std::optional<bool> wanted_check,
-                                nb::handle q_rope) {
+nb::tuple sparse_prefill_arrays(
+    nb::handle q, nb::handle kv, nb::handle indices, float softmax_scale, int v_dim, nb::handle topk_length,
+    nb::handle attn_sink, nb::handle extra_kv_cache, nb::handle extra_indices, nb::handle extra_topk_length,
+    std::optional<int> page_size, std::optional<int> extra_page_size, std::optional<std::string_view> dtype,
+    nb::handle kv_scale, std::optional<std::string_view> kv_format, std::optional<std::string_view> scales,
+    std::optional<std::string_view> extra_kv_format, nb::object out, nb::object max_logits, nb::object lse,
+    nb::handle workspace, nb::handle stream, int threads, const std::string& kernel,
+    std::optional<bool> wanted_check, nb::handle q_rope) {
   const std::optional<Dtype> bits = sixteen_bits_of(dtype);
   const Array q_array = Array::read("q", q, bits);
   const Array rope_array = Array::read("q_rope", q_rope, bits);
@@ -36,16 +35,19 @@ nb::tuple sparse_prefill_arrays(nb::handle q, nb::handle kv, nb::handle indices,
   SparsePrefillInputs inputs;
   inputs.q = q_array.view();
   inputs.q_rope = rope_array.view();
-  inputs.kv = latent_cache("kv", kv_array.view(), "page_size", page_size);
+  const CacheFormat format = cache_format(kv_format, scales);
+  const std::optional<KvFormat> extra_format = optional_format(extra_kv_format);
+  inputs.kv = latent_cache("kv", kv_array.view(), "page_size", page_size, format.format);
   inputs.indices = indices_array.view();
   inputs.topk_length = length_array.view();
   inputs.attn_sink = sink_array.view();
-  inputs.extra_kv_cache =
-      latent_cache("extra_kv_cache", extra_array.view(), "extra_page_size", extra_page_size);
+  inputs.extra_kv_cache = latent_cache("extra_kv_cache", extra_array.view(), "extra_page_size",
+                                       extra_page_size, extra_format ? extra_format : format.format);
   inputs.extra_indices = extra_indices_array.view();
   inputs.extra_topk_length = extra_length_array.view();
   inputs.kv_scale = scale_array.view();
-  const SparsePrefillOptions options{.softmax_scale = softmax_scale, .v_dim = v_dim};
+  const SparsePrefillOptions options{
+      .softmax_scale = softmax_scale, .v_dim = v_dim, .format = format, .extra_format = extra_format};
 
   const Device device = inputs.q.device;
   Executor executor = executor_on(device, threads, kernel);
@@ -88,7 +90,8 @@ void bind_sparse_prefill(nb::module_& module) {
              "softmax_scale"_a, "v_dim"_a = 512, "topk_length"_a = nb::none(), "attn_sink"_a = nb::none(),
              "extra_kv_cache"_a = nb::none(), "extra_indices"_a = nb::none(),
              "extra_topk_length"_a = nb::none(), "page_size"_a = nb::none(), "extra_page_size"_a = nb::none(),
-             "dtype"_a = nb::none(), "kv_scale"_a = nb::none(), "out"_a = nb::none(),
+             "dtype"_a = nb::none(), "kv_scale"_a = nb::none(), "kv_format"_a = nb::none(),
+             "scales"_a = nb::none(), "extra_kv_format"_a = nb::none(), "out"_a = nb::none(),
              "max_logits"_a = nb::none(), "lse"_a = nb::none(), "workspace"_a = nb::none(),
              "stream"_a = nb::none(), "threads"_a = 0, "kernel"_a = "", "check_inputs"_a = nb::none(),
              "q_rope"_a = nb::none(),
@@ -99,17 +102,16 @@ out = softmax(S) . V with V the first v_dim elements of each row, max_logits = m
 
 q              bf16 or fp16 (s_q, h_q, d), s_q up to 2^20
 q_rope         the last 64 columns of a query of 576, (s_q, h_q, 64), if q has the first 512
-kv             q's dtype (s_kv, 1, d); or a paged cache as flashlatent.decode() takes it, (pages, page_size, 1, d),
-               uint8 (pages, page_size, 1, 656), (pages, page_size, 1, 584) or (pages, page_size, 1, d), or (pages,
-               page_bytes) with page_size=
+kv             q's dtype (s_kv, 1, d); or a paged cache in any format, as flashlatent.decode() takes it: (pages,
+               page_size, 1, d), or (pages, page_bytes) with page_size=
 indices        int32 (s_q, 1, topk): rows of kv, or page * page_size + offset; negative ones and those past the
                end are skipped; one that is named twice counts twice
 softmax_scale  no default, see flashlatent.decode()
 topk_length    int32 (s_q): only so many of a query token's indices are read, 0 to topk
 attn_sink      fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink)); max_logits and lse stay
-extra_kv_cache, extra_indices, extra_topk_length  a second cache in the same softmax: a paged one of kv's format,
-               int32 (s_q, 1, extra topk) and int32 (s_q)
-page_size, extra_page_size  tokens a page of caches given as (pages, page_bytes)
+extra_kv_cache, extra_indices, extra_topk_length  a second, paged cache in the same softmax, int32 (s_q, 1, extra
+               topk) and int32 (s_q)
+page_size, extra_page_size, kv_format, scales, extra_kv_format  as in flashlatent.decode()
 dtype          'bf16': 16-bit integer arrays hold bf16
 kv_scale       fp32 (1), of an e4m3 cache: an element of kv (and extra_kv_cache) is e4m3 * scale; 1 if not given
 out            q's dtype (s_q, h_q, v_dim); made if not given. 0 where a query token has nothing to attend to

@@ -43,6 +43,7 @@ nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::
   given.causal = causal;
   given.batch_invariant = batch_invariant;
   given.is_fp8 = is_fp8;
+  given.v41_by_token = true;
   given.empty_lse = std::numeric_limits<float>::infinity();
   given.check_inputs = check_inputs;
   return step.decode(std::move(given));

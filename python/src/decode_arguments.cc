@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/fp8_584.h"
+#include "core/formats/formats.h"
 #include "flashlatent/kv_cache.h"
 #include "python/src/bindings.h"
 #include "python/src/errors.h"
@@ -15,7 +15,9 @@ InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_
       block_table_(Array::read("block_table", h.block_table)),
       cache_seqlens_(Array::read("cache_seqlens", h.cache_seqlens)),
       page_size_(h.page_size),
-      extra_page_size_(h.extra_page_size) {
+      extra_page_size_(h.extra_page_size),
+      format_(optional_format(h.kv_format)),
+      extra_format_(optional_format(h.extra_kv_format)) {
   const bool rare =
       !h.indices.is_none() || !h.topk_length.is_none() || !h.cu_seqlens_q.is_none() || !h.attn_sink.is_none();
   if (rare) {
@@ -53,8 +55,19 @@ namespace {
 constexpr int kMostPageSize = 1 << 20;
 }  // namespace
 
+std::optional<KvFormat> optional_format(std::optional<std::string_view> kv_format) {
+  if (!kv_format) return std::nullopt;
+  return take(kv_format_from_name(*kv_format));
+}
+
+CacheFormat cache_format(std::optional<std::string_view> kv_format, std::optional<std::string_view> scales) {
+  CacheFormat format{.format = optional_format(kv_format)};
+  if (scales) format.scales = take(scale_place_from_name(*scales));
+  return format;
+}
+
 ConstTensorView latent_cache(const char* name, const TensorView& view, const char* size_name,
-                             std::optional<int> page_size) {
+                             std::optional<int> page_size, std::optional<KvFormat> format) {
   const bool bytes = view.rank == 2 && view.dtype == Dtype::kU8;
   if (!bytes && page_size) {
     refuse(size_name, " is ", *page_size, " and ", name, " is ", view.present() ? to_string(view) : "missing",
@@ -68,21 +81,26 @@ ConstTensorView latent_cache(const char* name, const TensorView& view, const cha
   if (*page_size < 1 || *page_size > kMostPageSize) {
     refuse(size_name, " is ", *page_size, "; it must be from 1 to ", kMostPageSize);
   }
-  if (view.shape[1] < *page_size * std::int64_t{fp8_584::kTokenBytes}) {
-    refuse(name, " is ", to_string(view), "; a page of ", size_name, " = ", *page_size, " tokens has ",
-           *page_size * std::int64_t{fp8_584::kTokenBytes}, " bytes or more");
+  const LatentFormat& of = format_of(format.value_or(KvFormat::kFp8_584), ScalePlace::kAuto);
+  if (!of.is_record()) {
+    refuse(name, " is ", to_string(view), ", pages of bytes, and its format is ", of.name,
+           "; one whose tokens have bytes of their own is expected");
   }
-  return take(fp8_584_pages(view, *page_size));
+  if (view.shape[1] < *page_size * std::int64_t{of.token_bytes()}) {
+    refuse(name, " is ", to_string(view), "; a page of ", size_name, " = ", *page_size, " tokens of ",
+           of.name, " has ", *page_size * std::int64_t{of.token_bytes()}, " bytes or more");
+  }
+  return take(latent_pages(view, *page_size, of.format));
 }
 
 DecodeInputs InputArrays::inputs() const {
   DecodeInputs inputs;
   inputs.q = q_.view();
   if (rope_) inputs.q_rope = rope_->view();
-  inputs.kv_cache = latent_cache("kv_cache", kv_cache_.view(), "page_size", page_size_);
+  inputs.kv_cache = latent_cache("kv_cache", kv_cache_.view(), "page_size", page_size_, format_);
   if (extra_) {
-    inputs.extra_kv_cache =
-        latent_cache("extra_kv_cache", extra_->kv_cache.view(), "extra_page_size", extra_page_size_);
+    inputs.extra_kv_cache = latent_cache("extra_kv_cache", extra_->kv_cache.view(), "extra_page_size",
+                                         extra_page_size_, extra_format_ ? extra_format_ : format_);
     inputs.extra_indices = extra_->indices.view();
     inputs.extra_topk_length = extra_->topk_length.view();
     inputs.extra_block_table = extra_->block_table.view();
@@ -146,7 +164,14 @@ DecodeProblem problem_of(const DecodeInputs& inputs, const DecodeArguments& give
     const int rank = inputs.q.rank;
     options.softmax_scale = rank > 0 ? 1 / std::sqrt(static_cast<float>(inputs.q.shape[rank - 1])) : 1;
   }
-  DecodeProblem problem = take(infer_problem(inputs, given.v_dim, options));
+  CacheFormat format = cache_format(given.kv_format, given.scales);
+  if (given.v41_by_token && inputs.kv_cache.dtype == Dtype::kU8 && inputs.kv_cache.rank == 4) {
+    for (const LatentFormat* v41 : {&kMxfp8_528ByToken, &kNvfp4_288ByToken}) {
+      if (inputs.kv_cache.shape[3] == v41->token_bytes()) format = said_as(*v41);
+    }
+  }
+  DecodeProblem problem =
+      take(infer_problem(inputs, given.v_dim, options, format, optional_format(given.extra_kv_format)));
   if (given.tokens && !problem.query.ragged && *given.tokens != problem.query.tokens) {
     refuse("tokens is ", *given.tokens, " and cu_seqlens_q is not given; q has ", problem.query.tokens,
            " query tokens a request, leave tokens out");

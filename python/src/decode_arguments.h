@@ -23,6 +23,7 @@ struct DecodeArguments {
   nb::handle extra_kv_cache = Py_None, extra_indices = Py_None, extra_topk_length = Py_None,
              extra_block_table = Py_None, extra_cache_seqlens = Py_None;
   std::optional<int> page_size, extra_page_size;  ///< Of caches (pages, page_bytes).
+  std::optional<std::string_view> kv_format, extra_kv_format, scales;
 
   float softmax_scale = std::numeric_limits<float>::quiet_NaN();
   int v_dim = 512;
@@ -49,6 +50,7 @@ struct DecodeArguments {
   nb::handle stream = Py_None;
 
   // Of the drop-in.
+  bool v41_by_token = false;   ///< A cache of 528 or 288 bytes is DeepSeek V4.1's, scales behind each token.
   bool default_scale = false;  ///< softmax_scale is 1 / sqrt(qk_dim).
   std::optional<bool> is_fp8;  ///< What the caller says of kv_cache.
 };
@@ -84,7 +86,10 @@ inline constexpr auto kExtra = std::tuple(argument("extra_kv_cache", &DecodeArgu
                                           argument("extra_indices", &DecodeArguments::extra_indices),
                                           argument("extra_block_table", &DecodeArguments::extra_block_table),
                                           argument("page_size", &DecodeArguments::page_size),
-                                          argument("extra_page_size", &DecodeArguments::extra_page_size));
+                                          argument("extra_page_size", &DecodeArguments::extra_page_size),
+                                          argument("kv_format", &DecodeArguments::kv_format),
+                                          argument("scales", &DecodeArguments::scales),
+                                          argument("extra_kv_format", &DecodeArguments::extra_kv_format));
 inline constexpr auto kLatentProblem =
     std::tuple_cat(std::tuple(argument("v_dim", &DecodeArguments::v_dim), kQRope, kIndices, kWindow,
                               argument("products", &DecodeArguments::products)),
@@ -114,10 +119,14 @@ inline constexpr auto kKeyValueCall = std::tuple(argument("alibi_slopes", &Decod
 
 }  // namespace arguments
 
-/// A cache in rows as it is; bytes (pages, page_bytes) as the pages of fp8_584 that they are, whose
-/// `page_size` the argument `size_name` says.
+/// What the arguments kv_format and scales say.
+CacheFormat cache_format(std::optional<std::string_view> kv_format, std::optional<std::string_view> scales);
+std::optional<KvFormat> optional_format(std::optional<std::string_view> kv_format);
+
+/// A cache in rows as it is; bytes (pages, page_bytes) as the pages that they are, whose `page_size` the
+/// argument `size_name` says: of `format`, or of fp8_584.
 ConstTensorView latent_cache(const char* name, const TensorView& view, const char* size_name,
-                             std::optional<int> page_size);
+                             std::optional<int> page_size, std::optional<KvFormat> format);
 
 /// The arrays of a call as views, for the time of the call. `sixteen_bits`: see Array::read().
 class InputArrays {
@@ -148,6 +157,7 @@ class InputArrays {
   Array q_, kv_cache_, block_table_, cache_seqlens_;
   std::optional<int> page_size_, extra_page_size_;
   std::optional<Array> rope_;
+  std::optional<KvFormat> format_, extra_format_;
   std::optional<Rare> rare_;
   std::optional<Extra> extra_;
   std::optional<Scales> scales_;

@@ -58,13 +58,17 @@ FLASHLATENT_FP8_FUNCTION std::uint8_t encode(float x) {
   return static_cast<std::uint8_t>(sign | ((rounded >> 20) - (120U << 3)));
 }
 
-/// The exponent of a group's scale: ceil(log2(max(amax / 448, 1e-4))), where amax is the largest magnitude of
-/// the group's finite elements. The scale is a power of two, so that no reader rounds. In code: 448 is 1.75 *
-/// 2^8, so a larger fraction than 1.75 carries into the exponent; 1e-4 is between 2^-14 and 2^-13.
-FLASHLATENT_FP8_FUNCTION int scale_exponent(float amax) {
+/// The least exponents of a group's scale: ceil(log2(1e-4 / 448)) where 1e-4 bounds amax, ceil(log2(1e-4))
+/// where it bounds the scale (ScaleFloor in flashlatent/problem.h).
+inline constexpr int kLeastOfAmax = -22, kLeastOfScale = -13;
+
+/// The exponent of a group's scale: ceil(log2(amax / 448)), at least `least`, where amax is the largest
+/// magnitude of the group's finite elements. The scale is a power of two, so that no reader rounds. In code:
+/// 448 is 1.75 * 2^8, so a larger fraction than 1.75 carries into the exponent.
+FLASHLATENT_FP8_FUNCTION int scale_exponent(float amax, int least = kLeastOfScale) {
   constexpr std::uint32_t kCarry = 0x7FFFFF - 0x600000;
   const int exponent = static_cast<int>((bits_of(amax) + kCarry) >> 23) - 127 - 8;
-  return exponent > -13 ? exponent : -13;
+  return exponent > least ? exponent : least;
 }
 
 /// 2^exponent; `exponent`: -126 to 127.

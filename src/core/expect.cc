@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/fp8_584.h"
-#include "core/latent_format.h"
+#include "core/formats/formats.h"
 #include "core/message.h"
 
 namespace flashlatent {
@@ -69,15 +68,6 @@ Status expect_positive(const char* name, const ConstTensorView& scale) {
   return {};
 }
 
-Status expect_fp8_format(const char* name, const ConstTensorView& view) {
-  const std::int64_t last = view.rank > 0 ? view.shape[view.rank - 1] : 0;
-  if (last == last_extent(latent_format(view), last)) return {};
-  return invalid_argument(name, " is ", to_string(view),
-                          "; of bytes (pages, page_size, 1, 656), which is fp8_656, ",
-                          "(pages, page_size, 1, 584), which is fp8_584, and (pages, page_size, 1, 576 or "
-                          "512), which is e4m3, are accepted");
-}
-
 Status expect_countable(const char* name, const ConstTensorView& view) {
   for (int i = 0; i < view.rank; ++i) {
     if (view.shape[i] >= 0 && view.shape[i] <= (1LL << 30)) continue;
@@ -86,19 +76,27 @@ Status expect_countable(const char* name, const ConstTensorView& view) {
   return {};
 }
 
-Status expect_fp8_584_strides(const char* name, const ConstTensorView& view) {
+Status expect_page_strides(const char* name, const ConstTensorView& view, const LatentFormat& format) {
   FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous(name, view));
   const std::int64_t pages = view.shape[0], page_size = view.shape[1];
-  if (pages == 0 || page_size == 0) return {};
-  if (page_size > 1 && view.strides[1] != fp8_584::kTokenBytes) {
-    return invalid_argument(name, " is ", to_string(view), "; an fp8_584 cache has a stride of ",
-                            fp8_584::kTokenBytes, " bytes from token to token");
+  if ((!format.apart() && !has_places(format.format)) || pages == 0 || page_size == 0) return {};
+  std::int64_t least = format.least_page_stride(page_size, 0);
+  if (!format.apart() && page_size > 1) {
+    if (view.strides[1] < format.token_bytes()) {
+      return invalid_argument(name, " is ", to_string(view), "; tokens of an ", format.name, " cache lie ",
+                              format.token_bytes(), " bytes apart or more");
+    }
+    least = (page_size - 1) * view.strides[1] + format.token_bytes();
   }
-  const std::int64_t least = fp8_584::least_page_stride(page_size);
-  if (pages > 1 && (view.strides[0] < least || view.strides[0] % fp8_584::kPageAlignment != 0)) {
-    return invalid_argument(name, " is ", to_string(view), "; pages of ", page_size,
-                            " tokens of an fp8_584 cache lie ", least, " bytes apart or more, a multiple of ",
-                            fp8_584::kPageAlignment);
+  if (format.apart() && page_size > 1 && view.strides[1] != format.token_bytes()) {
+    return invalid_argument(name, " is ", to_string(view), "; an ", format.name,
+                            " cache whose scales follow a page's data has a stride of ", format.token_bytes(),
+                            " bytes from token to token");
+  }
+  if (pages > 1 && (view.strides[0] < least || view.strides[0] % kPageAlignment != 0)) {
+    return invalid_argument(name, " is ", to_string(view), "; pages of ", page_size, " tokens of an ",
+                            format.name, " cache lie ", least, " bytes apart or more, a multiple of ",
+                            kPageAlignment);
   }
   return {};
 }

@@ -10,6 +10,8 @@
 
 namespace flashlatent {
 
+struct LatentFormat;
+
 /// The extents that a tensor must have; -1 accepts any. It points at the caller's list and lives for one
 /// call, so that nothing is allocated: a decode call checks ten tensors.
 class Extents {
@@ -40,17 +42,14 @@ Status expect_strided(const char* name, const ConstTensorView& view, Dtype dtype
 /// expect_strided() for a tensor of int32 or int64.
 Status expect_integers(const char* name, const ConstTensorView& view, Device device, const Extents& shape);
 
-/// Are the strides of a cache (pages, page_size, 1, 584) those of pages of fp8_584 (core/fp8_584.h)?
-Status expect_fp8_584_strides(const char* name, const ConstTensorView& view);
+/// Are the strides of a cache (pages, page_size, h_kv, last dimension) those of pages in this format?
+Status expect_page_strides(const char* name, const ConstTensorView& view, const LatentFormat& format);
 
 /// A scale, if it is present: fp32 (1) or (heads).
 Status expect_scale(const char* name, const ConstTensorView& scale, std::int64_t heads, Device device);
 
 /// The scale's numbers, on the CPU: positive and finite.
 Status expect_positive(const char* name, const ConstTensorView& scale);
-
-/// A uint8 cache: does its last dimension name a format?
-Status expect_fp8_format(const char* name, const ConstTensorView& view);
 
 /// What names the tokens that are gathered: a page table, cu_seqlens, and first_token, which may be absent.
 Status expect_gathered(const ConstTensorView& block_table, const ConstTensorView& cu_seqlens,

@@ -4,21 +4,19 @@
 #include <cmath>
 #include <utility>
 
-#include "core/e4m3_latent.h"
 #include "core/enum_names.h"
 #include "core/format_names.h"
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
+#include "core/formats/formats.h"
 #include "core/message.h"
 
 namespace flashlatent {
 
 namespace {
 
-constexpr EnumName<KvFormat> kFormats[] = {{KvFormat::kPlain, "plain"},
-                                           {KvFormat::kFp8_656, "fp8_656"},
-                                           {KvFormat::kE4m3, "e4m3"},
-                                           {KvFormat::kFp8_584, "fp8_584"}};
+constexpr EnumName<ScalePlace> kPlaces[] = {
+    {ScalePlace::kAuto, "auto"}, {ScalePlace::kToken, "token"}, {ScalePlace::kPage, "page"}};
+constexpr EnumName<ScaleFloor> kFloors[] = {
+    {ScaleFloor::kAuto, "auto"}, {ScaleFloor::kAmax, "amax"}, {ScaleFloor::kScale, "scale"}};
 constexpr EnumName<KvLayout> kLayouts[] = {
     {KvLayout::kLatent, "latent"}, {KvLayout::kSeparate, "separate"}, {KvLayout::kPacked, "packed"}};
 constexpr EnumName<PrefixSharing> kSharings[] = {
@@ -32,35 +30,34 @@ Status in_range(const char* field, std::int64_t value, std::int64_t low, std::in
   return invalid_argument(field, " is ", value, "; it must be from ", low, " to ", high);
 }
 
-/// Checks what a latent FP8 format fixes. `without_rope`: another qk_dim that it accepts, or 0.
-Status validate_fp8(const DecodeProblem& p, int dim, int without_rope) {
-  const auto& [format, dtype, heads, qk_dim, v_dim, page_size, max_pages, layout, extra] = p.cache;
-  const char* name = to_string(format);
-  if (dtype != Dtype::kBF16) {
-    return invalid_argument("dtype is ", to_string(dtype), "; with an ", name, " cache q and out are bf16");
+/// Checks what the format of a cache of bytes fixes.
+Status validate_format(const DecodeProblem& p) {
+  const auto& cache = p.cache;
+  const LatentFormat& format = format_of(cache);
+  const bool places = has_places(cache.format) && cache.layout == KvLayout::kLatent;
+  if (!places && cache.scales != ScalePlace::kAuto) {
+    return invalid_argument("scales is ", to_string(cache.scales), "; with a ", format.name,
+                            " cache it is left out");
   }
-  if (heads != 1) return invalid_argument("h_kv (KV heads) is ", heads, "; an ", name, " cache has 1");
-  if (qk_dim != dim && qk_dim != without_rope) {
-    return invalid_argument("qk_dim is ", qk_dim, "; an ", name, " cache has ", dim,
+  if (format.plain() || cache.layout != KvLayout::kLatent) return {};
+  if (places && cache.scales == ScalePlace::kAuto) {
+    return invalid_argument("scales is missing; for an ", format.name, " cache it is token or page");
+  }
+  if (cache.dtype != Dtype::kBF16) {
+    return invalid_argument("dtype is ", to_string(cache.dtype), "; with an ", format.name,
+                            " cache q and out are bf16");
+  }
+  if (cache.heads != 1) {
+    return invalid_argument("h_kv (KV heads) is ", cache.heads, "; an ", format.name, " cache has 1");
+  }
+  const int dim = format.dim > 0 ? format.dim : e4m3_latent::kDim;
+  const int without_rope = format.dim > 0 ? format.dim_without_rope : e4m3_latent::kLatentDim;
+  if (cache.qk_dim != dim && (cache.qk_dim != without_rope || without_rope == 0)) {
+    return invalid_argument("qk_dim is ", cache.qk_dim, "; an ", format.name, " cache has ", dim,
                             without_rope > 0 ? message(", or ", without_rope, " without RoPE") : "");
   }
-  return {};
-}
-
-Status validate_format(const DecodeProblem& p) {
-  switch (p.cache.format) {
-    case KvFormat::kFp8_656:
-      return validate_fp8(p, fp8_656::kDim, fp8_656::kLatentDim);
-    case KvFormat::kFp8_584:
-      FLASHLATENT_RETURN_IF_ERROR(validate_fp8(p, fp8_584::kDim, 0));
-      return in_range("v_dim of an fp8_584 cache", p.cache.v_dim, fp8_584::kDim, fp8_584::kDim);
-    case KvFormat::kE4m3:
-      if (p.cache.layout != KvLayout::kLatent) break;
-      return validate_fp8(p, e4m3_latent::kDim, e4m3_latent::kLatentDim);
-    case KvFormat::kPlain:
-      break;
-  }
-  return {};
+  if (!format.all_value) return {};
+  return in_range(message("v_dim of an ", format.name, " cache").c_str(), cache.v_dim, dim, dim);
 }
 
 /// Checks e4m3 queries and products, which only e4m3 latent caches have.
@@ -90,6 +87,11 @@ Status validate_extra(const DecodeProblem& p) {
   if (p.query.ragged && extra.indexed) {
     return invalid_argument(
         "q is ragged; then an extra cache goes by extra_block_table, not by extra_indices");
+  }
+  if (!stand_together(p.cache.format, p.cache.extra_format())) {
+    return invalid_argument("the extra cache's format is ", to_string(p.cache.extra_format()),
+                            ", but the first cache's is ", to_string(p.cache.format),
+                            "; the same, or nvfp4_288 beside mxfp8_528, is accepted");
   }
   FLASHLATENT_RETURN_IF_ERROR(in_range("extra page_size", extra.page_size, 1, 1 << 20));
   FLASHLATENT_RETURN_IF_ERROR(in_range("extra topk", extra.topk, 0, extra.indexed ? 1 << 30 : 0));
@@ -165,12 +167,13 @@ Status validate_shard(const DecodeProblem& p) {
 }  // namespace
 
 const char* to_string(KvFormat format) {
-  return name_of(kFormats, format);
+  return format_of(format, ScalePlace::kAuto).name;
 }
 Result<KvFormat> kv_format_from_name(std::string_view name) {
-  const Result<KvFormat> format = value_of(kFormats, name, "KV format", "plain, fp8_656, fp8_584 and e4m3");
-  if (format.ok()) return format;
-  return Status(format.status().code(), format.status().message() + known_as(name));
+  for (const LatentFormat* format : kFormats) {
+    if (format->name == name) return format->format;
+  }
+  return invalid_argument("KV format is '", name, "'; ", format_names(), " are accepted", known_as(name));
 }
 
 std::string known_as(std::string_view name) {
@@ -188,6 +191,20 @@ std::string known_as(std::string_view name) {
     if (name == other) return message("; '", name, "' ", here);
   }
   return "";
+}
+
+const char* to_string(ScalePlace place) {
+  return name_of(kPlaces, place);
+}
+Result<ScalePlace> scale_place_from_name(std::string_view name) {
+  return value_of(kPlaces, name, "scales", "token and page");
+}
+
+const char* to_string(ScaleFloor floor) {
+  return name_of(kFloors, floor);
+}
+Result<ScaleFloor> scale_floor_from_name(std::string_view name) {
+  return value_of(kFloors, name, "scale_floor", "auto, amax and scale");
 }
 
 const char* to_string(KvLayout layout) {
@@ -214,15 +231,19 @@ std::string to_string(const DecodeProblem& p) {
                                               : message(" page=", p.cache.page_size, "x", p.cache.max_pages);
   const bool latent = p.cache.layout == KvLayout::kLatent;
   const ExtraCache& extra = p.cache.extra;
-  const std::string extra_tokens = !extra.enabled ? ""
-                                   : extra.indexed
-                                       ? message(" extra_page=", extra.page_size, " extra_topk=", extra.topk)
-                                       : message(" extra_page=", extra.page_size, "x", extra.max_pages);
+  std::string extra_tokens;
+  if (extra.enabled) {
+    const bool other = p.cache.extra_format() != p.cache.format;
+    extra_tokens = message(other ? " extra=" : "", other ? to_string(p.cache.extra_format()) : "",
+                           " extra_page=", extra.page_size, extra.indexed ? " extra_topk=" : "x",
+                           extra.indexed ? extra.topk : extra.max_pages);
+  }
   return message(
       p.sparse.enabled ? "sparse " : "", latent ? "" : to_string(p.cache.layout), latent ? "" : " ",
       "decode b=", p.query.batch, " s_q=", p.query.tokens, p.query.ragged ? " (ragged)" : "",
       p.query.e4m3 ? " (e4m3)" : "", " h_q=", p.query.heads, " h_kv=", p.cache.heads, " d=", p.cache.qk_dim,
-      "/", p.cache.v_dim, " ", plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens,
+      "/", p.cache.v_dim, " ", plain ? to_string(p.cache.dtype) : to_string(p.cache.format),
+      p.cache.scales != ScalePlace::kAuto ? message(" scales=", to_string(p.cache.scales)) : "", tokens,
       extra_tokens, " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
       p.options.separate.soft_cap != 0 ? message(" cap=", p.options.separate.soft_cap) : "",
       p.options.separate.alibi ? " alibi" : "",

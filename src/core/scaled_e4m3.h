@@ -1,7 +1,7 @@
 // e4m3 times any scale, as in caches of separate keys and values; for host and device.
 #pragma once
 
-#include "core/fp8_656.h"
+#include "core/formats/fp8_656.h"
 
 namespace flashlatent::fp8_656 {
 

@@ -3,17 +3,27 @@
 
 #include <cstdint>
 
-#include "core/latent_format.h"
+#include "core/formats/formats.h"
 #include "flashlatent/problem.h"
 
 namespace flashlatent {
 
-/// Bytes of a token in a cache: of all KV heads, keys and values, with scales that lie in the cache. Gaps
-/// between tokens and pages do not count. With an extra cache: of a token of either.
+/// Bytes of a token in a latent cache of this format: of all KV heads, with scales that lie in the cache. Gaps
+/// between tokens and pages do not count.
+inline std::int64_t token_bytes(const DecodeProblem::Cache& cache, const LatentFormat& format) {
+  if (format.is_record()) return format.token_bytes();
+  return std::int64_t{format.plain() ? 2 : 1} * cache.heads * cache.qk_dim;
+}
+
+/// Bytes of a token in the first cache, keys and values.
 inline std::int64_t token_bytes(const DecodeProblem::Cache& cache) {
-  const std::int64_t element = cache.format == KvFormat::kPlain ? 2 : 1, heads = cache.heads;
-  if (cache.layout != KvLayout::kLatent) return element * heads * (cache.qk_dim + cache.v_dim);
-  return element * heads * last_extent(cache.format, cache.qk_dim);
+  if (cache.layout == KvLayout::kLatent) return token_bytes(cache, format_of(cache));
+  return std::int64_t{cache.format == KvFormat::kPlain ? 2 : 1} * cache.heads * (cache.qk_dim + cache.v_dim);
+}
+
+/// Bytes of a token in the extra cache.
+inline std::int64_t extra_token_bytes(const DecodeProblem::Cache& cache) {
+  return token_bytes(cache, extra_format_of(cache));
 }
 
 }  // namespace flashlatent

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "core/expect.h"
+#include "core/formats/formats.h"
 #include "core/input_check.h"
-#include "core/latent_format.h"
 #include "core/message.h"
 #include "core/query_parts.h"
 
@@ -29,15 +29,13 @@ Status validate_begins(const DecodeProblem& problem, const DecodeInputs& inputs)
   return to_status(input_check::offence_at(tables, input_check::first_begin(tables)));
 }
 
-/// Checks a latent cache of any format, in pages of `page_size` tokens.
+/// Checks a latent cache of `format`, in pages of `page_size` tokens.
 Status validate_pages(const char* name, const ConstTensorView& view, const DecodeProblem::Cache& cache,
-                      int page_size, Device device) {
-  const bool plain = cache.format == KvFormat::kPlain;
+                      const LatentFormat& format, int page_size, Device device) {
   FLASHLATENT_RETURN_IF_ERROR(
-      expect(name, view, plain ? cache.dtype : Dtype::kU8, device,
-             {-1, page_size, plain ? cache.heads : 1, last_extent(cache.format, cache.qk_dim)}));
-  return cache.format == KvFormat::kFp8_584 ? expect_fp8_584_strides(name, view)
-                                            : innermost_contiguous(name, view);
+      expect(name, view, format.dtype(cache.dtype), device,
+             {-1, page_size, format.plain() ? cache.heads : 1, format.last_extent(cache.qk_dim)}));
+  return expect_page_strides(name, view, format);
 }
 
 Status validate_latent_scales(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
@@ -50,7 +48,8 @@ Status validate_latent_scales(const DecodeProblem& problem, const DecodeInputs& 
 
 Status validate_latent_cache(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const auto& cache = problem.cache;
-  FLASHLATENT_RETURN_IF_ERROR(validate_pages("kv_cache", inputs.kv_cache, cache, cache.page_size, device));
+  FLASHLATENT_RETURN_IF_ERROR(
+      validate_pages("kv_cache", inputs.kv_cache, cache, format_of(cache), cache.page_size, device));
   FLASHLATENT_RETURN_IF_ERROR(absent({{"key_cache", &inputs.key_cache},
                                       {"value_cache", &inputs.value_cache},
                                       {"key_scale", &inputs.key_scale},
@@ -72,8 +71,8 @@ Status validate_extra_cache(const DecodeProblem& problem, const DecodeInputs& in
                    {"extra_cache_seqlens", &inputs.extra_cache_seqlens}},
                   "the problem has no extra cache");
   }
-  FLASHLATENT_RETURN_IF_ERROR(
-      validate_pages("extra_kv_cache", inputs.extra_kv_cache, problem.cache, extra.page_size, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_pages("extra_kv_cache", inputs.extra_kv_cache, problem.cache,
+                                             extra_format_of(problem.cache), extra.page_size, device));
   if (extra.indexed) {
     FLASHLATENT_RETURN_IF_ERROR(absent({{"extra_block_table", &inputs.extra_block_table},
                                         {"extra_cache_seqlens", &inputs.extra_cache_seqlens}},
@@ -277,18 +276,17 @@ Status validate_memory(const char* name, Memory memory, std::size_t bytes, std::
 namespace {
 
 /// Refuses q itself, before its dtype becomes the problem's and another tensor is blamed.
-Status validate_query_dtype(const DecodeInputs& inputs) {
+Status validate_query_dtype(const DecodeInputs& inputs, const LatentFormat& format) {
   const Dtype dtype = inputs.q.dtype;
   if (!inputs.q.present()) return {};
-  const bool e4m3 = inputs.kv_cache.present() && latent_format(inputs.kv_cache) == KvFormat::kE4m3;
+  const bool e4m3 = inputs.kv_cache.present() && format.scales == ScaleKind::kOfCache;
   if (dtype == Dtype::kU8 && e4m3) return {};
   if (dtype != Dtype::kBF16 && dtype != Dtype::kF16) {
     return invalid_argument("q is ", to_string(inputs.q), "; bf16 and fp16 are accepted",
                             dtype == Dtype::kU8 ? ", bytes (e4m3) with an e4m3 latent cache" : "");
   }
   if (dtype != Dtype::kBF16 && inputs.kv_cache.dtype == Dtype::kU8 && inputs.kv_cache.present()) {
-    return invalid_argument("q is ", to_string(inputs.q), "; with an ",
-                            to_string(latent_format(inputs.kv_cache)), " cache ",
+    return invalid_argument("q is ", to_string(inputs.q), "; with an ", format.name, " cache ",
                             e4m3 ? "bf16 and bytes (e4m3) are accepted" : "bf16 is accepted");
   }
   return {};
@@ -308,11 +306,15 @@ Status validate_batch(const char* name, const ConstTensorView& tokens, const Dec
 }
 
 /// Sets the problem's extra cache.
-Status infer_extra(const DecodeInputs& inputs, DecodeProblem& problem) {
+Status infer_extra(const DecodeInputs& inputs, const LatentFormat& first, std::optional<KvFormat> said,
+                   DecodeProblem& problem) {
   const ConstTensorView& cache = inputs.extra_kv_cache;
   const bool indexed = inputs.extra_indices.present();
   const ConstTensorView& tokens = indexed ? inputs.extra_indices : inputs.extra_block_table;
   if (!cache.present()) {
+    if (said) {
+      return invalid_argument("extra_kv_format is ", to_string(*said), ", but extra_kv_cache is missing");
+    }
     if (!tokens.present()) return {};
     return invalid_argument(indexed ? "extra_indices" : "extra_block_table",
                             " is given, but extra_kv_cache is missing");
@@ -332,22 +334,30 @@ Status infer_extra(const DecodeInputs& inputs, DecodeProblem& problem) {
   }
   FLASHLATENT_RETURN_IF_ERROR(expect_countable("extra_kv_cache", cache));
   FLASHLATENT_RETURN_IF_ERROR(expect_countable(indexed ? "extra_indices" : "extra_block_table", tokens));
+  FLASHLATENT_ASSIGN_OR_RETURN(const LatentFormat* format,
+                               resolve_extra_format("extra_kv_cache", cache, first, said));
   const auto last = static_cast<int>(tokens.shape[indexed ? 2 : 1]);
   problem.cache.extra = {.enabled = true,
                          .indexed = indexed,
                          .page_size = static_cast<int>(cache.shape[1]),
                          .topk = indexed ? last : 0,
                          .max_pages = indexed ? 0 : last};
+  if (format->format != first.format) problem.cache.extra.format = format->format;
   return {};
 }
 
 }  // namespace
 
 Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
-                                    const DecodeProblem::Options& options) {
+                                    const DecodeProblem::Options& options, const CacheFormat& said,
+                                    std::optional<KvFormat> extra_format) {
   const bool ragged = inputs.cu_seqlens_q.present();
   const int q_rank = ragged ? 3 : 4;
-  FLASHLATENT_RETURN_IF_ERROR(validate_query_dtype(inputs));
+  const LatentFormat* format = &kPlainFormat;
+  if (inputs.kv_cache.rank == 4 && !inputs.key_cache.present()) {
+    FLASHLATENT_ASSIGN_OR_RETURN(format, resolve_format("kv_cache", inputs.kv_cache, said));
+  }
+  FLASHLATENT_RETURN_IF_ERROR(validate_query_dtype(inputs, *format));
   if (inputs.q.rank != q_rank) {
     return invalid_argument("q is ", to_string(inputs.q), "; expected ",
                             ragged ? "(total tokens, h_q, d) beside cu_seqlens_q" : "(batch, s_q, h_q, d)");
@@ -393,10 +403,13 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   problem.query.tokens =
       static_cast<int>(ragged ? std::max<std::int64_t>(inputs.q.shape[0], 1) : inputs.q.shape[1]);
   problem.query.heads = static_cast<int>(inputs.q.shape[q_rank - 2]);
-  if (keys.dtype == Dtype::kU8) {
-    if (!separate) FLASHLATENT_RETURN_IF_ERROR(expect_fp8_format("kv_cache", keys));
-    problem.cache.format = separate ? KvFormat::kE4m3 : latent_format(keys);
+  if (separate && said != CacheFormat{}) {
+    return invalid_argument("kv_format or scales is given, and key_cache is; they are for a latent cache");
   }
+  problem.cache.format = !separate                  ? format->format
+                         : keys.dtype == Dtype::kU8 ? KvFormat::kE4m3
+                                                    : KvFormat::kPlain;
+  if (has_places(format->format)) problem.cache.scales = format->place;
   problem.cache.layout = packed ? KvLayout::kPacked : separate ? KvLayout::kSeparate : KvLayout::kLatent;
   problem.query.e4m3 = inputs.q.dtype == Dtype::kU8;
   problem.cache.dtype = problem.query.e4m3 ? Dtype::kBF16 : inputs.q.dtype;
@@ -415,7 +428,7 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   problem.cache.max_pages = sparse ? 0 : static_cast<int>(inputs.block_table.shape[1]);
   problem.sparse = {.enabled = sparse, .topk = sparse ? static_cast<int>(inputs.indices.shape[2]) : 0};
   problem.options = options;
-  FLASHLATENT_RETURN_IF_ERROR(infer_extra(inputs, problem));
+  FLASHLATENT_RETURN_IF_ERROR(infer_extra(inputs, *format, extra_format, problem));
   if (options.attn_sink && !inputs.attn_sink.present()) {
     return invalid_argument("attn_sink is missing, but the options have it; expected fp32 (h_q)");
   }

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/e4m3_latent.h"
+#include "core/formats/e4m3_latent.h"
 #include "cpu/reference.h"
 
 namespace flashlatent::cpu {

@@ -1,9 +1,10 @@
 // Operations on latent caches: finds rows by their strides, converts them (rows.h), on threads.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
-#include "core/latent_format.h"
+#include "core/formats/formats.h"
 #include "core/message.h"
 #include "core/overlap.h"
 #include "core/scaled_e4m3.h"
@@ -30,25 +31,28 @@ std::uint16_t* halves(std::uint8_t* bytes) {
   return reinterpret_cast<std::uint16_t*>(bytes);
 }
 
-/// The bytes of a token. Only fp8_584 has its scales apart.
-template <class Byte>
-struct Token {
-  Byte* data;
-  Byte* scales;
-};
-
 /// The token of a cache.
-template <class Byte, class View>
-Token<Byte> token_at(const View& cache, std::int64_t page, std::int64_t offset, std::int64_t head = 0) {
-  if (latent_format(cache) != KvFormat::kFp8_584) return {at<Byte>(cache, page, offset, head), nullptr};
+template <class Token, class Byte, class View>
+Token token_of(const LatentFormat& format, const View& cache, std::int64_t page, std::int64_t offset,
+               std::int64_t head) {
+  if (!format.is_record()) return {at<Byte>(cache, page, offset, head), nullptr};
   Byte* begin = at<Byte>(cache, page, 0);
-  return {begin + fp8_584::data_offset(offset), begin + fp8_584::scale_offset(cache.shape[1], offset)};
+  return {begin + format.data_at(offset, cache.strides[1]),
+          begin + format.scales_at(cache.shape[1], offset, cache.strides[1])};
+}
+ConstTokenBytes token_at(const LatentFormat& format, const ConstTensorView& cache, std::int64_t page,
+                         std::int64_t offset, std::int64_t head = 0) {
+  return token_of<ConstTokenBytes, const std::uint8_t>(format, cache, page, offset, head);
+}
+TokenBytes written_token_at(const LatentFormat& format, const TensorView& cache, std::int64_t page,
+                            std::int64_t offset, std::int64_t head = 0) {
+  return token_of<TokenBytes, std::uint8_t>(format, cache, page, offset, head);
 }
 
-/// The token of a gathered row: an fp8_584 row is a page of one token.
-Token<std::uint8_t> row_at(const TensorView& rows, std::int64_t row, std::int64_t head) {
+/// The token of a gathered row, which is a page of one token.
+TokenBytes row_at(const LatentFormat& format, const TensorView& rows, std::int64_t row, std::int64_t head) {
   auto* begin = at<std::uint8_t>(rows, row, head);
-  return {begin, begin + fp8_584::scale_offset(1, 0)};
+  return {begin, begin + format.scales_at(1, 0, 0)};
 }
 
 /// The scale of an e4m3 cache; 1 where absent.
@@ -67,39 +71,72 @@ void rescale_codes(const std::uint8_t* from, std::int64_t count, const Scales& s
   }
 }
 
-/// Copies one token between equal formats, or from or to a plain one. `last`: elements of a plain token.
-void copy_token(const Token<const std::uint8_t>& from, KvFormat format, Dtype from_dtype, std::int64_t last,
-                const Token<std::uint8_t>& to, KvFormat to_format, Dtype to_dtype, const Scales& scales) {
-  if (format == to_format && from_dtype == to_dtype) {
-    if (scales.from != scales.to) return rescale_codes(from.data, last, scales, to.data);
-    const bool apart = format == KvFormat::kFp8_584;
-    std::memcpy(to.data, from.data, apart ? fp8_584::kDataBytes : last * size_of(from_dtype));
-    if (apart) std::memcpy(to.scales, from.scales, fp8_584::kScaleBytes);
-    return;
+/// One side of a move of tokens.
+struct Side {
+  const LatentFormat& format;
+  Dtype dtype;
+  float scale = 1;         // of an e4m3 cache
+  int least_exponent = 0;  // of what is written
+};
+
+/// Moves tokens from one cache to another with as many elements, `count` each.
+class Mover {
+ public:
+  Mover(const Side& from, const Side& to, std::int64_t count)
+      : from_(from), to_(to), count_(static_cast<int>(count)) {}
+
+  void operator()(ConstTokenBytes from, TokenBytes to) {
+    if (from_.format.format == to_.format.format && from_.dtype == to_.dtype) {
+      copy(from, to);
+    } else if (!from_.format.plain() && !to_.format.plain()) {
+      read(from);
+      write(to);
+    } else if (!from_.format.plain()) {
+      dequantise(from, to);
+    } else {
+      write_elements(halves(from.data), from_.dtype, to);
+    }
   }
-  switch (format) {
-    case KvFormat::kFp8_656:
-      return dequantise_656(from.data, true, to_dtype, halves(to.data));
-    case KvFormat::kFp8_584:
-      return dequantise_584(from.data, from.scales, to_dtype, halves(to.data));
-    case KvFormat::kE4m3:
-      return dequantise_e4m3(from.data, static_cast<int>(last), scales.from, to_dtype, halves(to.data));
-    case KvFormat::kPlain:
-      break;
+
+  /// Writes a token of 16-bit elements.
+  void write_elements(const std::uint16_t* row, Dtype dtype, TokenBytes to) const {
+    const LatentFormat& format = to_.format;
+    if (format.is_record()) {
+      quantise_token(format, to_.least_exponent, row, row + format.scaled_dim(), dtype, to);
+    } else if (format.plain()) {
+      convert_row(row, dtype, count_, halves(to.data), to_.dtype);
+    } else {
+      quantise_e4m3(row, dtype, count_, to_.scale, to.data);
+    }
   }
-  switch (to_format) {
-    case KvFormat::kFp8_656:
-      return quantise_656(halves(from.data), halves(from.data) + fp8_656::kLatentDim, from_dtype, to.data);
-    case KvFormat::kFp8_584:
-      return quantise_584(halves(from.data), halves(from.data) + fp8_584::kNopeDim, from_dtype, to.data,
-                          to.scales);
-    case KvFormat::kE4m3:
-      return quantise_e4m3(halves(from.data), from_dtype, static_cast<int>(last), scales.to, to.data);
-    case KvFormat::kPlain:
-      break;
+
+ private:
+  void copy(ConstTokenBytes from, TokenBytes to) const {
+    const LatentFormat& format = from_.format;
+    if (from_.scale != to_.scale) return rescale_codes(from.data, count_, {from_.scale, to_.scale}, to.data);
+    const int data = std::min(format.data_bytes, to_.format.data_bytes);
+    std::memcpy(to.data, from.data,
+                format.is_record() ? data : count_ * static_cast<std::int64_t>(size_of(from_.dtype)));
+    if (format.apart() || to_.format.apart()) std::memcpy(to.scales, from.scales, format.scale_bytes);
   }
-  convert_row(halves(from.data), from_dtype, static_cast<int>(last), halves(to.data), to_dtype);
-}
+  void dequantise(ConstTokenBytes from, TokenBytes to) const {
+    if (from_.format.is_record())
+      return dequantise_token(from_.format, from, true, to_.dtype, halves(to.data));
+    dequantise_e4m3(from.data, count_, from_.scale, to_.dtype, halves(to.data));
+  }
+  void read(ConstTokenBytes from) {
+    if (from_.format.is_record()) return dequantise_token(from_.format, from, row_.data());
+    dequantise_e4m3(from.data, count_, from_.scale, row_.data());
+  }
+  void write(TokenBytes to) const {
+    if (to_.format.is_record()) return quantise_token(to_.format, to_.least_exponent, row_.data(), to);
+    quantise_e4m3(row_.data(), count_, to_.scale, to.data);
+  }
+
+  const Side from_, to_;
+  const int count_;
+  std::array<float, e4m3_latent::kDim> row_;  // elements between two formats of bytes, which have no more
+};
 
 /// Do all pages exist, and is none written twice, or both read and written?
 Status validate_pairs(const ConstTensorView& pairs, const ConstTensorView& from, const ConstTensorView& to) {
@@ -134,57 +171,48 @@ Status validate_pairs(const ConstTensorView& pairs, const ConstTensorView& from,
 
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
-                     const Executor& executor, const ConstTensorView& kv_scale) {
+                     const Executor& executor, const ConstTensorView& kv_scale, const CacheFormat& said) {
   const std::int64_t page_size = kv_cache.shape[1];
   FLASHLATENT_RETURN_IF_ERROR(validate_slots(slot_mapping, kv_cache.shape[0] * page_size));
   const std::int64_t tokens = slot_mapping.shape[0];
-  const int d_latent = static_cast<int>(latent.shape[1]);
-  const int d_rope = rope.present() ? static_cast<int>(rope.shape[1]) : 0;
-  const KvFormat format = latent_format(kv_cache);
-  const float scale = scale_of(kv_scale);
+  const std::int64_t d_latent = latent.shape[1], d_rope = rope.present() ? rope.shape[1] : 0;
+  const LatentFormat& format = format_of(said);
+  const Side to{format, kv_cache.dtype, scale_of(kv_scale), least_exponent(format, said.floor)};
   const int threads = threads_of(executor);
   // One thread writes a slot and takes its tokens in order, so the later of two tokens for one slot stays.
   constexpr std::int64_t kNeighbours = 16;
   parallel_for(threads, threads, [&](std::int64_t thread) {
+    std::vector<std::uint16_t> row(d_latent + d_rope);
+    const Mover move({kPlainFormat, latent.dtype}, to, d_latent + d_rope);
     for (std::int64_t i = 0; i < tokens; ++i) {
       const std::int64_t slot = integer(slot_mapping, i);
       if (slot < 0 || slot / kNeighbours % threads != thread) continue;
-      const Token<std::uint8_t> to = token_at<std::uint8_t>(kv_cache, slot / page_size, slot % page_size);
-      const std::uint16_t* nope = halves(at<const std::uint8_t>(latent, i, 0));
-      const std::uint16_t* rotated = d_rope > 0 ? halves(at<const std::uint8_t>(rope, i, 0)) : nullptr;
-      switch (format) {
-        case KvFormat::kFp8_656:
-          quantise_656(nope, rotated, latent.dtype, to.data);
-          break;
-        case KvFormat::kFp8_584:
-          quantise_584(nope, rotated, latent.dtype, to.data, to.scales);
-          break;
-        case KvFormat::kE4m3:
-          quantise_e4m3(nope, latent.dtype, d_latent, scale, to.data);
-          if (d_rope > 0) quantise_e4m3(rotated, latent.dtype, d_rope, scale, to.data + d_latent);
-          break;
-        case KvFormat::kPlain:
-          convert_row(nope, latent.dtype, d_latent, halves(to.data), kv_cache.dtype);
-          if (d_rope > 0) {
-            convert_row(rotated, latent.dtype, d_rope, halves(to.data) + d_latent, kv_cache.dtype);
-          }
-          break;
+      const std::uint16_t* elements = halves(at<const std::uint8_t>(latent, i, 0));
+      if (d_rope > 0) {
+        std::copy_n(elements, d_latent, row.begin());
+        std::copy_n(halves(at<const std::uint8_t>(rope, i, 0)), d_rope, row.begin() + d_latent);
+        elements = row.data();
       }
+      move.write_elements(elements, latent.dtype,
+                          written_token_at(format, kv_cache, slot / page_size, slot % page_size));
     }
   });
   return {};
 }
 
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor,
-                     const ConstTensorView& from_scale, const ConstTensorView& to_scale) {
+                     const ConstTensorView& from_scale, const ConstTensorView& to_scale,
+                     const CacheFormat& from_said, const CacheFormat& to_said) {
   const std::int64_t page_size = from.shape[1], heads = from.shape[2], tokens = from.shape[0] * page_size;
-  const KvFormat format = latent_format(from), to_format = latent_format(to);
-  const Scales scales{scale_of(from_scale), scale_of(to_scale)};
+  const LatentFormat &format = format_of(from_said), &to_format = format_of(to_said);
+  const Side source{format, from.dtype, scale_of(from_scale)};
+  const Side target{to_format, to.dtype, scale_of(to_scale), least_exponent(to_format, to_said.floor)};
+  const std::int64_t count = format.elements_of(from.shape[3]);
   parallel_for(tokens, threads_of(executor), [&](std::int64_t slot) {
     const std::int64_t page = slot / page_size, offset = slot % page_size;
+    Mover move(source, target, count);
     for (std::int64_t head = 0; head < heads; ++head) {
-      copy_token(token_at<const std::uint8_t>(from, page, offset, head), format, from.dtype, from.shape[3],
-                 token_at<std::uint8_t>(to, page, offset, head), to_format, to.dtype, scales);
+      move(token_at(format, from, page, offset, head), written_token_at(to_format, to, page, offset, head));
     }
   });
   return {};
@@ -192,13 +220,17 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
 
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                     const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
-                    const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale) {
+                    const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale,
+                    const CacheFormat& said) {
   const std::int64_t rows = out.shape[0], heads = out.shape[1], page_size = kv_cache.shape[1];
   FLASHLATENT_RETURN_IF_ERROR(validate_rows(cu_seqlens, first_token, rows));
   const auto* begins = static_cast<const std::int32_t*>(cu_seqlens.data);
   const auto* ends = begins + cu_seqlens.shape[0];
-  const KvFormat format = latent_format(kv_cache), to_format = latent_format(out);
-  const Scales scales{scale_of(kv_scale), scale_of(kv_scale)};
+  const LatentFormat& format = format_of(said);
+  const LatentFormat& to_format = out.dtype == Dtype::kU8 ? format : kPlainFormat;
+  const Side source{format, kv_cache.dtype, scale_of(kv_scale)};
+  const Side target{to_format, out.dtype, out.dtype == Dtype::kU8 ? scale_of(kv_scale) : 1.0F};
+  const std::int64_t count = format.elements_of(kv_cache.shape[3]);
   parallel_for(rows, threads_of(executor), [&](std::int64_t row) {
     const std::int64_t request = std::upper_bound(begins, ends, row) - begins - 1;
     const std::int64_t first = first_token.present() ? integer(first_token, request) : 0;
@@ -206,13 +238,13 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
     const std::int64_t column = token / page_size;
     const std::int64_t page =
         column < block_table.shape[1] ? integer(block_table, request * block_table.strides[0] + column) : -1;
+    Mover move(source, target, count);
     for (std::int64_t head = 0; head < heads; ++head) {
-      const Token<std::uint8_t> to = row_at(out, row, head);
+      const TokenBytes to = row_at(to_format, out, row, head);
       if (page < 0 || page >= kv_cache.shape[0]) {
         std::memset(to.data, 0, out.shape[2] * size_of(out.dtype));
       } else {
-        copy_token(token_at<const std::uint8_t>(kv_cache, page, token % page_size, head), format,
-                   kv_cache.dtype, kv_cache.shape[3], to, to_format, out.dtype, scales);
+        move(token_at(format, kv_cache, page, token % page_size, head), to);
       }
     }
   });

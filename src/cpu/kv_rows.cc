@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
+#include "core/formats/formats.h"
 #include "cpu/rows.h"
 
 namespace flashlatent::cpu {
@@ -33,18 +32,9 @@ void fetch_lines(const std::uint8_t* row, int bytes) {
 std::size_t KvRows::scratch_bytes(const DecodeProblem::Cache& cache) {
   const std::size_t elements = std::size_t{kBlockTokens} * (cache.qk_dim + cache.v_dim);
   const bool packed = cache.layout == KvLayout::kPacked;
-  switch (cache.format) {
-    case KvFormat::kFp8_656:
-    case KvFormat::kFp8_584:
-      return kBlockTokens * cache.qk_dim * sizeof(std::uint16_t);
-    case KvFormat::kE4m3:
-      if (cache.layout == KvLayout::kLatent) return kBlockTokens * cache.qk_dim * sizeof(std::uint16_t);
-      // packed, the codes come first
-      return elements * (sizeof(std::uint16_t) + (packed ? 1 : 0));
-    case KvFormat::kPlain:
-      break;
-  }
-  return packed ? elements * sizeof(std::uint16_t) : 0;
+  if (format_of(cache).plain()) return packed ? elements * sizeof(std::uint16_t) : 0;
+  if (cache.layout == KvLayout::kLatent) return kBlockTokens * cache.qk_dim * sizeof(std::uint16_t);
+  return elements * (sizeof(std::uint16_t) + (packed ? 1 : 0));  // packed, the codes come first
 }
 
 void KvRows::fetch(const Tokens& tokens, const Tokens& next, std::uint8_t* scratch, Block& block,
@@ -62,27 +52,22 @@ void KvRows::fetch(const Tokens& tokens, const Tokens& next, std::uint8_t* scrat
   }
 }
 
-/// For fp8_656, fp8_584 and latent e4m3, whose scale is applied elsewhere.
+/// For caches of bytes. The scale of an e4m3 cache is applied elsewhere.
 void KvRows::dequantise(const Tokens& tokens, const Tokens& next, std::uint8_t* scratch, Block& block) const {
-  const bool apart = cache_.format == KvFormat::kFp8_584;  // are scales apart from data?
-  const bool codes = cache_.format == KvFormat::kE4m3;
-  const bool rope = cache_.qk_dim > fp8_656::kLatentDim;
-  const int bytes = codes   ? cache_.qk_dim
-                    : apart ? fp8_584::kDataBytes
-                    : rope  ? fp8_656::kTokenBytes
-                            : fp8_656::kRopeOffset;
+  const LatentFormat &format = *tokens.format, &next_format = *next.format;
+  const bool rope = cache_.qk_dim != format.dim_without_rope;
+  const bool codes = format.scales == ScaleKind::kOfCache;
+  const int next_bytes = next_format.is_record() ? next_format.read_bytes(cache_.qk_dim) : cache_.qk_dim;
   for (int t = 0; t < tokens.count; ++t) {
     if (t < next.count) {
-      fetch_lines(next.rows[t], bytes);
-      if (apart) fetch_ahead(next.scales[t]);
+      fetch_lines(next.rows[t], next_bytes);
+      if (next_format.apart()) fetch_ahead(next.scales[t]);
     }
     std::uint16_t* row = halves(scratch) + t * cache_.qk_dim;
     if (codes) {
       expand_e4m3(tokens.rows[t], cache_.qk_dim, Dtype::kBF16, row);
-    } else if (apart) {
-      dequantise_584(tokens.rows[t], tokens.scales[t], Dtype::kBF16, row);
     } else {
-      dequantise_656(tokens.rows[t], rope, Dtype::kBF16, row);
+      dequantise_token(format, {tokens.rows[t], tokens.scales[t]}, rope, Dtype::kBF16, row);
     }
     block.rows[t] = block.values[t] = row;
   }

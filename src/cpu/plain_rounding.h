@@ -6,8 +6,8 @@
 #include <cmath>
 #include <vector>
 
-#include "core/e4m3_latent.h"
 #include "core/element.h"
+#include "core/formats/formats.h"
 #include "flashlatent/problem.h"
 
 namespace flashlatent::cpu {
@@ -58,8 +58,8 @@ class Working {
   }
   float scale() const { return scale_; }
   /// Are cached elements products that this precision may round?
-  bool rounds_cached(KvFormat format) const {
-    return !fp8_ && (format == KvFormat::kFp8_656 || format == KvFormat::kE4m3);
+  bool rounds_cached(const LatentFormat& format) const {
+    return !fp8_ && (format.scales == ScaleKind::kFp32 || format.scales == ScaleKind::kOfCache);
   }
 
  private:

@@ -8,8 +8,7 @@
 #include <tuple>
 
 #include "core/element.h"
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
+#include "core/formats/formats.h"
 #include "core/query_parts.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
@@ -32,28 +31,37 @@ struct Place {
   bool extra = false;  // in the extra cache?
 };
 
-/// Element `d` of an fp8_656 token.
-double fp8_656_element(const std::uint8_t* token, int d) {
-  if (d < fp8_656::kLatentDim) {
-    float scale;
-    std::memcpy(&scale, token + fp8_656::kScaleOffset + d / fp8_656::kGroup * sizeof(scale), sizeof(scale));
-    return double{fp8_656::decode(token[d])} * scale;
+/// The scale of a group, from a token's scales.
+double scale_at(ScaleKind kind, const std::uint8_t* scales, int group) {
+  switch (kind) {
+    case ScaleKind::kFp32: {
+      float scale;
+      std::memcpy(&scale, scales + group * sizeof(scale), sizeof(scale));
+      return scale;
+    }
+    case ScaleKind::kUe8m0:
+      return ue8m0::scale_value(scales[group]);
+    case ScaleKind::kE4m3:
+      return e4m3::decode(scales[group]);
+    case ScaleKind::kNone:
+    case ScaleKind::kOfCache:
+      break;
   }
-  std::uint16_t rope;
-  std::memcpy(&rope, token + fp8_656::kRopeOffset + (d - fp8_656::kLatentDim) * sizeof(rope), sizeof(rope));
-  return bf16_to_float(rope);
+  return 1;
 }
 
-/// Element `d` of token `offset` of an fp8_584 page.
-double fp8_584_element(const std::uint8_t* page, std::int64_t page_size, std::int64_t offset, int d) {
-  const std::uint8_t* data = page + fp8_584::data_offset(offset);
-  if (d < fp8_584::kNopeDim) {
-    const std::uint8_t scale = page[fp8_584::scale_offset(page_size, offset) + d / fp8_584::kGroup];
-    return double{fp8_584::decode(data[d])} * fp8_584::scale_value(scale);
+/// Element `d` of a token that has bytes of its own.
+double record_element(const LatentFormat& format, const std::uint8_t* data, const std::uint8_t* scales,
+                      int d) {
+  if (d >= format.scaled_dim()) {
+    std::uint16_t rope;
+    std::memcpy(&rope, data + format.rope_offset + (d - format.scaled_dim()) * sizeof(rope), sizeof(rope));
+    return bf16_to_float(rope);
   }
-  std::uint16_t rope;
-  std::memcpy(&rope, data + fp8_584::kRopeOffset + (d - fp8_584::kNopeDim) * sizeof(rope), sizeof(rope));
-  return bf16_to_float(rope);
+  const float element = format.elements == Elements::kE2m1
+                            ? e2m1::decode(static_cast<std::uint8_t>(data[d / 2] >> (d % 2 * 4) & 0xF))
+                            : e4m3::decode(data[d]);
+  return element * scale_at(format.scales, scales, d / format.group);
 }
 
 /// The scale of a tensor, or of a head.
@@ -72,20 +80,15 @@ double scaled_element(const ConstTensorView& view, const ConstTensorView& scale,
 double latent_element(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
                       int d) {
   const ConstTensorView& cache = place.extra ? inputs.extra_kv_cache : inputs.kv_cache;
+  const LatentFormat& format = place.extra ? extra_format_of(problem.cache) : format_of(problem.cache);
   const auto& s = cache.strides;
   const std::int64_t page = place.page * s[0];
-  const std::int64_t row = page + place.offset * s[1] + kv_head * s[2];
-  const auto* bytes = static_cast<const std::uint8_t*>(cache.data);
-  switch (problem.cache.format) {
-    case KvFormat::kFp8_656:
-      return fp8_656_element(bytes + row, d);
-    case KvFormat::kFp8_584:
-      return fp8_584_element(bytes + page, cache.shape[1], place.offset, d);
-    case KvFormat::kPlain:
-    case KvFormat::kE4m3:
-      break;
+  if (format.is_record()) {
+    const auto* bytes = static_cast<const std::uint8_t*>(cache.data) + page;
+    return record_element(format, bytes + format.data_at(place.offset, s[1]),
+                          bytes + format.scales_at(cache.shape[1], place.offset, s[1]), d);
   }
-  return scaled_element(cache, inputs.kv_scale, row + d, 0);
+  return scaled_element(cache, inputs.kv_scale, page + place.offset * s[1] + kv_head * s[2] + d, 0);
 }
 
 double key_element(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
@@ -288,7 +291,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   const std::vector<double> query_row = query_elements(problem, inputs, request, token, head, inputs.q_scale);
   const std::vector<float> plain_query = working_query(problem, query_row);
   const Working working(problem, scale_of(inputs.kv_scale, 0));
-  const bool reads_rounded = working.rounds_cached(cache.format);
+  const bool reads_rounded = working.rounds_cached(format_of(cache));
   for (const auto& [place, distance] : seen) {
     double score = 0, read_score = 0;
     float plain_score = 0;

@@ -14,7 +14,7 @@ struct ReferenceRow {
   double lse;               ///< Natural; -inf for an empty row.
   /// The row by the plainest code in the working precision: sums in fp32; exp(S - max) rounded to the cache's
   /// dtype before it meets V; the sink by plain_lse; the result rounded to that dtype. With e4m3 products
-  /// queries and exp(S - max) are rounded to e4m3 (core/e4m3_latent.h).
+  /// queries and exp(S - max) are rounded to e4m3 (core/formats/e4m3_latent.h).
   std::vector<float> plain_out;
   float plain_lse;
   /// The error that plain_lse may be expected to have: what reading cached elements in the working precision

@@ -8,7 +8,7 @@
 
 #include <hwy/highway.h>
 
-#include "core/e4m3_latent.h"
+#include "core/formats/e4m3_latent.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlatent::cpu::HWY_NAMESPACE {

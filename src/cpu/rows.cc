@@ -6,10 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/e4m3_latent.h"
 #include "core/element.h"
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
+#include "core/formats/formats.h"
 #include "cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -54,7 +52,14 @@ HWY_INLINE void store(IntVector x, Unsigned* to) {
   hn::StoreU(hn::DemoteTo(narrow, x), narrow, to);
 }
 
+struct Fp32 {
+  using Number = float;
+  static HWY_INLINE Vector load(const float* from) { return hn::LoadU(kFloats, from); }
+  static HWY_INLINE void store(Vector x, float* to) { hn::StoreU(x, kFloats, to); }
+};
+
 struct Bf16 {
+  using Number = std::uint16_t;
   static HWY_INLINE Vector load(const std::uint16_t* from) {
     return float_of(hn::ShiftLeft<16>(HWY_NAMESPACE::load(from)));
   }
@@ -69,6 +74,7 @@ struct Bf16 {
 };
 
 struct Fp16 {
+  using Number = std::uint16_t;
   static HWY_INLINE Vector load(const std::uint16_t* from) {
     const IntVector half = HWY_NAMESPACE::load(from);
     const IntVector sign = hn::ShiftLeft<16>(hn::And(half, ints(0x8000)));
@@ -124,7 +130,7 @@ HWY_INLINE IntVector encode_scaled(Vector x, Vector scaled) {
   const IntVector subnormal = hn::Sub(bits_of(hn::Add(float_of(magnitude), grid)), bits_of(grid));
   const IntVector code = hn::IfThenElse(hn::Lt(magnitude, ints(121 << 23)), subnormal, normal);
   const auto finite = hn::Lt(hn::And(bits_of(x), ints(kMagnitude)), ints(kInfinity));
-  return hn::IfThenElse(finite, hn::Or(sign, hn::Min(code, ints(0x7E))), ints(fp8_656::kNan));
+  return hn::IfThenElse(finite, hn::Or(sign, hn::Min(code, ints(0x7E))), ints(e4m3::kNan));
 }
 
 HWY_INLINE IntVector encode(Vector x, Vector factor) {
@@ -133,14 +139,14 @@ HWY_INLINE IntVector encode(Vector x, Vector factor) {
 
 /// The largest magnitude among the finite elements of a group.
 template <class Element, int kGroup>
-float largest(const std::uint16_t* from) {
+float largest(const typename Element::Number* from) {
   const int n = lanes();
   IntVector most = hn::Zero(kInts);
   for (int i = 0; i < kGroup; i += n) {
     const IntVector magnitude = hn::And(bits_of(Element::load(from + i)), ints(kMagnitude));
     most = hn::Max(most, hn::IfThenElseZero(hn::Lt(magnitude, ints(kInfinity)), magnitude));
   }
-  return fp8_656::float_of(static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(kInts, most))));
+  return e4m3::float_of(static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(kInts, most))));
 }
 
 /// Applies `f` to whole vectors of `count` elements, and to the rest through buffers.
@@ -157,9 +163,10 @@ HWY_INLINE void by_vectors(const From* from, int count, To* to, F f) {
 }
 
 template <class From, class To>
-void convert(const std::uint16_t* from, int count, std::uint16_t* to) {
-  by_vectors(from, count, to,
-             [](const std::uint16_t* x, std::uint16_t* y) HWY_ATTR { To::store(From::load(x), y); });
+void convert(const typename From::Number* from, int count, typename To::Number* to) {
+  by_vectors(from, count, to, [](const typename From::Number* x, typename To::Number* y) HWY_ATTR {
+    To::store(From::load(x), y);
+  });
 }
 
 void convert_any(const std::uint16_t* from, Dtype from_dtype, int count, std::uint16_t* to, Dtype to_dtype) {
@@ -184,7 +191,7 @@ HWY_INLINE bool dequantise_exactly(const std::uint8_t*, float, std::uint16_t*) {
 template <int kGroup>
 HWY_INLINE bool dequantise_exactly(const std::uint8_t* HWY_RESTRICT codes, float scale,
                                    std::uint16_t* HWY_RESTRICT row) {
-  const std::uint32_t scale_bits = fp8_656::bits_of(scale);
+  const std::uint32_t scale_bits = e4m3::bits_of(scale);
   const int exponent = static_cast<int>(scale_bits >> 23) - 127;
   if ((scale_bits & 0x7FFFFFU) != 0 || exponent < -117 || exponent > 119) return false;
   const hn::Repartition<std::uint16_t, Floats> words;
@@ -214,50 +221,112 @@ HWY_INLINE bool dequantise_exactly(const std::uint8_t* HWY_RESTRICT codes, float
 }
 #endif
 
-/// Dequantises one group.
+/// Dequantises one group of e4m3.
 template <class To, int kGroup>
 HWY_INLINE void dequantise(const std::uint8_t* HWY_RESTRICT codes, float number,
-                           std::uint16_t* HWY_RESTRICT row) {
-  if (std::is_same_v<To, Bf16> && dequantise_exactly<kGroup>(codes, number, row)) return;
+                           typename To::Number* HWY_RESTRICT row) {
+  if constexpr (std::is_same_v<To, Bf16> && kGroup >= 32) {  // the most words of a vector
+    if (dequantise_exactly<kGroup>(codes, number, row)) return;
+  }
   const Vector scale = hn::Set(kFloats, number);
   for (int i = 0; i < kGroup; i += lanes()) To::store(hn::Mul(decode(load(codes + i)), scale), row + i);
 }
 
+/// A scale of a token's scales.
+HWY_INLINE float scale_at(ScaleKind kind, const std::uint8_t* scales, int group) {
+  if (kind == ScaleKind::kUe8m0) return ue8m0::scale_value(scales[group]);
+  if (kind == ScaleKind::kE4m3) return e4m3::decode(scales[group]);
+  float scale;
+  std::memcpy(&scale, scales + group * sizeof(scale), sizeof(scale));
+  return scale;
+}
+
+template <class To, int kGroup>
+void dequantise_groups(const LatentFormat& format, ConstTokenBytes token, typename To::Number* row) {
+  for (int group = 0; group < format.groups(); ++group) {
+    const int begin = group * kGroup;
+    dequantise<To, kGroup>(token.data + begin, scale_at(format.scales, token.scales, group), row + begin);
+  }
+}
+
+/// e2m1 as e4m3, which has all of its numbers.
+constexpr std::uint8_t kE4m3OfE2m1[16] = {0x00, 0x30, 0x38, 0x3C, 0x40, 0x44, 0x48, 0x4C,
+                                          0x80, 0xB0, 0xB8, 0xBC, 0xC0, 0xC4, 0xC8, 0xCC};
+
+/// 32 codes of e2m1 to e4m3.
+HWY_INLINE void widen_e2m1(const std::uint8_t* HWY_RESTRICT from, std::uint8_t* HWY_RESTRICT to) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int i = 0; i < 16; ++i) {
+    to[2 * i] = kE4m3OfE2m1[from[i] & 0xF];
+    to[2 * i + 1] = kE4m3OfE2m1[from[i] >> 4];
+  }
+#else
+  const hn::FixedTag<std::uint8_t, 16> bytes;
+  const auto table = hn::LoadU(bytes, kE4m3OfE2m1);
+  const auto codes = hn::LoadU(bytes, from);
+  const auto low = hn::TableLookupBytes(table, hn::And(codes, hn::Set(bytes, 0xF)));
+  const auto high = hn::TableLookupBytes(table, hn::ShiftRight<4>(codes));
+  hn::StoreU(hn::InterleaveLower(bytes, low, high), bytes, to);
+  hn::StoreU(hn::InterleaveUpper(bytes, low, high), bytes, to + 16);
+#endif
+}
+
+template <class To>
+void dequantise_e2m1(const LatentFormat& format, ConstTokenBytes token, typename To::Number* row) {
+  constexpr int kGroup = nvfp4_288::kGroup;
+  for (int group = 0; group < format.groups(); group += 2) {
+    std::uint8_t codes[2 * kGroup];
+    widen_e2m1(token.data + group * kGroup / 2, codes);
+    for (int i = 0; i < 2; ++i) {
+      dequantise<To, kGroup>(codes + i * kGroup, scale_at(format.scales, token.scales, group + i),
+                             row + (group + i) * kGroup);
+    }
+  }
+}
+
+/// Elements with scales.
+template <class To>
+void dequantise_scaled_part(const LatentFormat& format, ConstTokenBytes token, typename To::Number* row) {
+  if (format.elements == Elements::kE2m1) return dequantise_e2m1<To>(format, token, row);
+  switch (format.group) {
+    case 32:
+      return dequantise_groups<To, 32>(format, token, row);
+    case 64:
+      return dequantise_groups<To, 64>(format, token, row);
+    default:
+      return dequantise_groups<To, 128>(format, token, row);
+  }
+}
+
+constexpr int kMostRope = 64;
+
 /// Converts bf16 elements at any address.
-void convert_rope(const std::uint8_t* from, Dtype dtype, std::uint16_t* to) {
-  std::uint16_t rope[fp8_656::kRopeDim];
-  static_assert(fp8_584::kRopeDim == fp8_656::kRopeDim);
-  std::memcpy(rope, from, sizeof(rope));
-  convert_any(rope, Dtype::kBF16, fp8_656::kRopeDim, to, dtype);
-}
-
 template <class To>
-void dequantise_656(const std::uint8_t* token, std::uint16_t* row) {
-  for (int group = 0; group < fp8_656::kGroups; ++group) {
-    float scale;
-    std::memcpy(&scale, token + fp8_656::kScaleOffset + group * sizeof(scale), sizeof(scale));
-    const int begin = group * fp8_656::kGroup;
-    dequantise<To, fp8_656::kGroup>(token + begin, scale, row + begin);
+void convert_rope(const std::uint8_t* from, int count, typename To::Number* to) {
+  std::uint16_t rope[kMostRope];
+  std::memcpy(rope, from, count * sizeof(*rope));
+  if constexpr (std::is_same_v<To, Bf16>) {
+    std::memcpy(to, rope, count * sizeof(*rope));
+  } else {
+    convert<Bf16, To>(rope, count, to);
   }
 }
 
-void dequantise_656_any(const std::uint8_t* token, bool rope, Dtype dtype, std::uint16_t* row) {
-  dtype == Dtype::kBF16 ? dequantise_656<Bf16>(token, row) : dequantise_656<Fp16>(token, row);
-  if (rope) convert_rope(token + fp8_656::kRopeOffset, dtype, row + fp8_656::kLatentDim);
-}
-
 template <class To>
-void dequantise_584(const std::uint8_t* data, const std::uint8_t* scales, std::uint16_t* row) {
-  for (int group = 0; group < fp8_584::kGroups; ++group) {
-    const int begin = group * fp8_584::kGroup;
-    dequantise<To, fp8_584::kGroup>(data + begin, fp8_584::scale_value(scales[group]), row + begin);
+void dequantise_all(const LatentFormat& format, ConstTokenBytes token, bool rope, typename To::Number* row) {
+  dequantise_scaled_part<To>(format, token, row);
+  if (rope && format.rope_dim > 0) {
+    convert_rope<To>(token.data + format.rope_offset, format.rope_dim, row + format.scaled_dim());
   }
 }
 
-void dequantise_584_any(const std::uint8_t* data, const std::uint8_t* scales, Dtype dtype,
-                        std::uint16_t* row) {
-  dtype == Dtype::kBF16 ? dequantise_584<Bf16>(data, scales, row) : dequantise_584<Fp16>(data, scales, row);
-  convert_rope(data + fp8_584::kRopeOffset, dtype, row + fp8_584::kNopeDim);
+void dequantise_token_any(const LatentFormat& format, ConstTokenBytes token, bool rope, Dtype dtype,
+                          std::uint16_t* row) {
+  dtype == Dtype::kBF16 ? dequantise_all<Bf16>(format, token, rope, row)
+                        : dequantise_all<Fp16>(format, token, rope, row);
+}
+void dequantise_token_fp32(const LatentFormat& format, ConstTokenBytes token, float* row) {
+  dequantise_all<Fp32>(format, token, true, row);
 }
 
 template <class To>
@@ -270,10 +339,11 @@ void expand_any(const std::uint8_t* from, int count, Dtype dtype, std::uint16_t*
   dtype == Dtype::kBF16 ? expand<Bf16>(from, count, to) : expand<Fp16>(from, count, to);
 }
 
-/// Quantises one group; returns the exponent of its scale.
+/// Quantises one group to e4m3; returns the exponent of its scale.
 template <class From, int kGroup>
-HWY_INLINE int quantise(const std::uint16_t* HWY_RESTRICT from, std::uint8_t* HWY_RESTRICT codes) {
-  const int exponent = e4m3::scale_exponent(largest<From, kGroup>(from));
+HWY_INLINE int quantise(const typename From::Number* HWY_RESTRICT from, int least,
+                        std::uint8_t* HWY_RESTRICT codes) {
+  const int exponent = e4m3::scale_exponent(largest<From, kGroup>(from), least);
   const Vector factor = hn::Set(kFloats, e4m3::power_of_two(-exponent));
   for (int i = 0; i < kGroup; i += lanes()) store(encode(From::load(from + i), factor), codes + i);
   return exponent;
@@ -302,9 +372,9 @@ int round_query(const std::uint16_t* first, int first_count, const std::uint16_t
 }
 
 template <class To>
-void dequantise_scaled(const std::uint8_t* codes, int count, float number, std::uint16_t* row) {
+void dequantise_scaled(const std::uint8_t* codes, int count, float number, typename To::Number* row) {
   const Vector scale = hn::Set(kFloats, number);
-  by_vectors(codes, count, row, [scale](const std::uint8_t* from, std::uint16_t* to) HWY_ATTR {
+  by_vectors(codes, count, row, [scale](const std::uint8_t* from, typename To::Number* to) HWY_ATTR {
     To::store(hn::Mul(decode(load(from)), scale), to);
   });
 }
@@ -312,11 +382,14 @@ void dequantise_e4m3_any(const std::uint8_t* codes, int count, float scale, Dtyp
   dtype == Dtype::kBF16 ? dequantise_scaled<Bf16>(codes, count, scale, row)
                         : dequantise_scaled<Fp16>(codes, count, scale, row);
 }
+void dequantise_e4m3_fp32(const std::uint8_t* codes, int count, float scale, float* row) {
+  dequantise_scaled<Fp32>(codes, count, scale, row);
+}
 
 template <class From>
-void quantise_scaled(const std::uint16_t* row, int count, float number, std::uint8_t* codes) {
+void quantise_scaled(const typename From::Number* row, int count, float number, std::uint8_t* codes) {
   const Vector scale = hn::Set(kFloats, number);
-  by_vectors(row, count, codes, [scale](const std::uint16_t* from, std::uint8_t* to) HWY_ATTR {
+  by_vectors(row, count, codes, [scale](const typename From::Number* from, std::uint8_t* to) HWY_ATTR {
     const Vector x = From::load(from);
     store(encode_scaled(x, hn::Div(x, scale)), to);
   });
@@ -326,40 +399,90 @@ void quantise_e4m3_any(const std::uint16_t* row, Dtype dtype, int count, float s
                         : quantise_scaled<Fp16>(row, count, scale, codes);
 }
 
-void store_rope(const std::uint16_t* rope, Dtype dtype, std::uint8_t* to) {
-  std::uint16_t converted[fp8_656::kRopeDim];
-  convert_any(rope, dtype, fp8_656::kRopeDim, converted, Dtype::kBF16);
-  std::memcpy(to, converted, sizeof(converted));
+void quantise_e4m3_fp32(const float* row, int count, float scale, std::uint8_t* codes) {
+  quantise_scaled<Fp32>(row, count, scale, codes);
 }
 
-template <class From>
-void quantise_656(const std::uint16_t* latent, std::uint8_t* token) {
-  for (int group = 0; group < fp8_656::kGroups; ++group) {
-    const int begin = group * fp8_656::kGroup;
-    const float scale = fp8_656::power_of_two(quantise<From, fp8_656::kGroup>(latent + begin, token + begin));
-    std::memcpy(token + fp8_656::kScaleOffset + group * sizeof(scale), &scale, sizeof(scale));
+template <class From, int kGroup>
+void quantise_groups(const LatentFormat& format, int least, const typename From::Number* from,
+                     TokenBytes token) {
+  for (int group = 0; group < format.groups(); ++group) {
+    const int begin = group * kGroup,
+              exponent = quantise<From, kGroup>(from + begin, least, token.data + begin);
+    if (format.scales == ScaleKind::kUe8m0) {
+      token.scales[group] = ue8m0::scale_byte(exponent);
+    } else {
+      const float scale = e4m3::power_of_two(exponent);
+      std::memcpy(token.scales + group * sizeof(scale), &scale, sizeof(scale));
+    }
   }
 }
 
-void quantise_656_any(const std::uint16_t* latent, const std::uint16_t* rope, Dtype dtype,
-                      std::uint8_t* token) {
-  dtype == Dtype::kBF16 ? quantise_656<Bf16>(latent, token) : quantise_656<Fp16>(latent, token);
-  store_rope(rope, dtype, token + fp8_656::kRopeOffset);
+/// e2m1::encode() of x / scale.
+HWY_INLINE IntVector encode_e2m1(Vector x, Vector scale) {
+  const IntVector bits = bits_of(hn::Div(x, scale));
+  const Vector magnitude = float_of(hn::And(bits, ints(kMagnitude)));
+  IntVector code = hn::Zero(kInts);
+  const auto count = [&](auto mask) HWY_ATTR {
+    code = hn::Add(code, hn::IfThenElseZero(hn::RebindMask(kInts, mask), ints(1)));
+  };
+  const auto number = [](float bound) HWY_ATTR { return hn::Set(kFloats, bound); };
+  count(hn::Gt(magnitude, number(0.25F)));
+  count(hn::Ge(magnitude, number(0.75F)));
+  count(hn::Gt(magnitude, number(1.25F)));
+  count(hn::Ge(magnitude, number(1.75F)));
+  count(hn::Gt(magnitude, number(2.5F)));
+  count(hn::Ge(magnitude, number(3.5F)));
+  count(hn::Gt(magnitude, number(5.0F)));
+  const IntVector sign = hn::And(hn::ShiftRight<28>(bits), ints(8));
+  return hn::IfThenElse(hn::RebindMask(kInts, hn::IsNaN(x)), hn::Zero(kInts), hn::Or(sign, code));
 }
 
 template <class From>
-void quantise_584(const std::uint16_t* nope, std::uint8_t* data, std::uint8_t* scales) {
-  for (int group = 0; group < fp8_584::kGroups; ++group) {
-    const int begin = group * fp8_584::kGroup;
-    scales[group] = fp8_584::scale_byte(quantise<From, fp8_584::kGroup>(nope + begin, data + begin));
+void quantise_e2m1(const LatentFormat& format, const typename From::Number* from, TokenBytes token) {
+  constexpr int kGroup = nvfp4_288::kGroup;
+  for (int group = 0; group < format.groups(); ++group) {
+    const typename From::Number* x = from + group * kGroup;
+    token.scales[group] = e2m1::scale_byte(largest<From, kGroup>(x));
+    const Vector scale = hn::Set(kFloats, e4m3::decode(token.scales[group]));
+    std::uint8_t codes[kGroup];
+    for (int i = 0; i < kGroup; i += lanes()) store(encode_e2m1(From::load(x + i), scale), codes + i);
+    for (int i = 0; i < kGroup / 2; ++i) {
+      token.data[group * kGroup / 2 + i] = static_cast<std::uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
+    }
   }
 }
 
-void quantise_584_any(const std::uint16_t* nope, const std::uint16_t* rope, Dtype dtype, std::uint8_t* data,
-                      std::uint8_t* scales) {
-  dtype == Dtype::kBF16 ? quantise_584<Bf16>(nope, data, scales) : quantise_584<Fp16>(nope, data, scales);
-  scales[fp8_584::kGroups] = 0;  // padding
-  store_rope(rope, dtype, data + fp8_584::kRopeOffset);
+template <class From>
+void quantise_all(const LatentFormat& format, int least, const typename From::Number* scaled,
+                  const typename From::Number* rope, TokenBytes token) {
+  if (format.elements == Elements::kE2m1) {
+    quantise_e2m1<From>(format, scaled, token);
+  } else if (format.group == 32) {
+    quantise_groups<From, 32>(format, least, scaled, token);
+  } else if (format.group == 64) {
+    quantise_groups<From, 64>(format, least, scaled, token);
+  } else {
+    quantise_groups<From, 128>(format, least, scaled, token);
+  }
+  for (int i = format.groups() * format.bytes_a_scale(); i < format.scale_bytes; ++i) token.scales[i] = 0;
+  if (format.rope_dim == 0) return;
+  std::uint16_t converted[kMostRope];
+  if constexpr (std::is_same_v<From, Bf16>) {
+    std::memcpy(converted, rope, format.rope_dim * sizeof(*converted));
+  } else {
+    convert<From, Bf16>(rope, format.rope_dim, converted);
+  }
+  std::memcpy(token.data + format.rope_offset, converted, format.rope_dim * sizeof(*converted));
+}
+
+void quantise_token_any(const LatentFormat& format, int least, const std::uint16_t* scaled,
+                        const std::uint16_t* rope, Dtype dtype, TokenBytes token) {
+  dtype == Dtype::kBF16 ? quantise_all<Bf16>(format, least, scaled, rope, token)
+                        : quantise_all<Fp16>(format, least, scaled, rope, token);
+}
+void quantise_token_fp32(const LatentFormat& format, int least, const float* row, TokenBytes token) {
+  quantise_all<Fp32>(format, least, row, row + format.scaled_dim(), token);
 }
 
 }  // namespace flashlatent::cpu::HWY_NAMESPACE
@@ -369,42 +492,53 @@ HWY_AFTER_NAMESPACE();
 namespace flashlatent::cpu {
 
 HWY_EXPORT(convert_any);
-HWY_EXPORT(dequantise_584_any);
-HWY_EXPORT(dequantise_656_any);
 HWY_EXPORT(dequantise_e4m3_any);
+HWY_EXPORT(dequantise_e4m3_fp32);
+HWY_EXPORT(dequantise_token_any);
+HWY_EXPORT(dequantise_token_fp32);
 HWY_EXPORT(expand_any);
-HWY_EXPORT(quantise_584_any);
-HWY_EXPORT(quantise_656_any);
 HWY_EXPORT(quantise_e4m3_any);
+HWY_EXPORT(quantise_e4m3_fp32);
+HWY_EXPORT(quantise_token_any);
+HWY_EXPORT(quantise_token_fp32);
 HWY_EXPORT(round_query);
 
-void dequantise_656(const std::uint8_t* token, bool rope, Dtype dtype, std::uint16_t* row) {
-  HWY_DYNAMIC_DISPATCH(dequantise_656_any)(token, rope, dtype, row);
+void dequantise_token(const LatentFormat& format, ConstTokenBytes token, bool rope, Dtype dtype,
+                      std::uint16_t* row) {
+  HWY_DYNAMIC_DISPATCH(dequantise_token_any)(format, token, rope, dtype, row);
 }
 
-void dequantise_584(const std::uint8_t* data, const std::uint8_t* scales, Dtype dtype, std::uint16_t* row) {
-  HWY_DYNAMIC_DISPATCH(dequantise_584_any)(data, scales, dtype, row);
+void dequantise_token(const LatentFormat& format, ConstTokenBytes token, float* row) {
+  HWY_DYNAMIC_DISPATCH(dequantise_token_fp32)(format, token, row);
 }
 
 void expand_e4m3(const std::uint8_t* from, int count, Dtype dtype, std::uint16_t* to) {
   HWY_DYNAMIC_DISPATCH(expand_any)(from, count, dtype, to);
 }
 
-void quantise_656(const std::uint16_t* latent, const std::uint16_t* rope, Dtype dtype, std::uint8_t* token) {
-  HWY_DYNAMIC_DISPATCH(quantise_656_any)(latent, rope, dtype, token);
+void quantise_token(const LatentFormat& format, int least_exponent, const std::uint16_t* scaled,
+                    const std::uint16_t* rope, Dtype dtype, TokenBytes token) {
+  HWY_DYNAMIC_DISPATCH(quantise_token_any)(format, least_exponent, scaled, rope, dtype, token);
 }
 
-void quantise_584(const std::uint16_t* nope, const std::uint16_t* rope, Dtype dtype, std::uint8_t* data,
-                  std::uint8_t* scales) {
-  HWY_DYNAMIC_DISPATCH(quantise_584_any)(nope, rope, dtype, data, scales);
+void quantise_token(const LatentFormat& format, int least_exponent, const float* row, TokenBytes token) {
+  HWY_DYNAMIC_DISPATCH(quantise_token_fp32)(format, least_exponent, row, token);
 }
 
 void dequantise_e4m3(const std::uint8_t* codes, int count, float scale, Dtype dtype, std::uint16_t* row) {
   HWY_DYNAMIC_DISPATCH(dequantise_e4m3_any)(codes, count, scale, dtype, row);
 }
 
+void dequantise_e4m3(const std::uint8_t* codes, int count, float scale, float* row) {
+  HWY_DYNAMIC_DISPATCH(dequantise_e4m3_fp32)(codes, count, scale, row);
+}
+
 void quantise_e4m3(const std::uint16_t* row, Dtype dtype, int count, float scale, std::uint8_t* codes) {
   HWY_DYNAMIC_DISPATCH(quantise_e4m3_any)(row, dtype, count, scale, codes);
+}
+
+void quantise_e4m3(const float* row, int count, float scale, std::uint8_t* codes) {
+  HWY_DYNAMIC_DISPATCH(quantise_e4m3_fp32)(row, count, scale, codes);
 }
 
 int round_query(const std::uint16_t* first, int first_count, const std::uint16_t* rope, int rope_count,

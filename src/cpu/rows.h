@@ -4,27 +4,45 @@
 
 #include <cstdint>
 
+#include "core/formats/format.h"
 #include "flashlatent/tensor.h"
 
 namespace flashlatent::cpu {
 
-/// An fp8_656 token to 576 elements of bf16 or fp16: e4m3 * scale, rounded, then the RoPE part. With `rope`
-/// false to 512 elements; the RoPE part is not read.
-void dequantise_656(const std::uint8_t* token, bool rope, Dtype dtype, std::uint16_t* row);
+/// The bytes of a token in a format that has bytes of its own.
+struct ConstTokenBytes {
+  const std::uint8_t* data;
+  const std::uint8_t* scales;
+};
+struct TokenBytes {
+  std::uint8_t* data;
+  std::uint8_t* scales;
 
-/// An fp8_584 token, whose data and scales are apart, to 512 elements.
-void dequantise_584(const std::uint8_t* data, const std::uint8_t* scales, Dtype dtype, std::uint16_t* row);
+  operator ConstTokenBytes() const {
+    return {data, scales};
+  }  // NOLINT(google-explicit-constructor): adds const
+};
 
-/// 512 and 64 elements of bf16 or fp16 to an fp8_656 token.
-void quantise_656(const std::uint16_t* latent, const std::uint16_t* rope, Dtype dtype, std::uint8_t* token);
+/// A token to elements of bf16 or fp16: element * scale, rounded, then the RoPE part that is bf16, if the
+/// format has one and `rope` is set.
+void dequantise_token(const LatentFormat& format, ConstTokenBytes token, bool rope, Dtype dtype,
+                      std::uint16_t* row);
+/// The same to fp32.
+void dequantise_token(const LatentFormat& format, ConstTokenBytes token, float* row);
 
-/// 448 and 64 elements to an fp8_584 token; the byte behind the scales becomes 0.
-void quantise_584(const std::uint16_t* nope, const std::uint16_t* rope, Dtype dtype, std::uint8_t* data,
-                  std::uint8_t* scales);
+/// Elements of bf16 or fp16 to a token; those behind `scaled`, which are not quantised, from `rope`. Scales
+/// that are powers of two have `least_exponent` or more. Bytes of padding become 0.
+void quantise_token(const LatentFormat& format, int least_exponent, const std::uint16_t* scaled,
+                    const std::uint16_t* rope, Dtype dtype, TokenBytes token);
+/// The same from fp32.
+void quantise_token(const LatentFormat& format, int least_exponent, const float* row, TokenBytes token);
 
 /// `count` e4m3 elements times a scale, and back, as core/scaled_e4m3.h does.
 void dequantise_e4m3(const std::uint8_t* codes, int count, float scale, Dtype dtype, std::uint16_t* row);
 void quantise_e4m3(const std::uint16_t* row, Dtype dtype, int count, float scale, std::uint8_t* codes);
+/// The same with elements of fp32.
+void dequantise_e4m3(const std::uint8_t* codes, int count, float scale, float* row);
+void quantise_e4m3(const float* row, int count, float scale, std::uint8_t* codes);
 
 /// `count` elements of bf16 or fp16 to either dtype.
 void convert_row(const std::uint16_t* from, Dtype from_dtype, int count, std::uint16_t* to, Dtype to_dtype);

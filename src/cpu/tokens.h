@@ -1,6 +1,7 @@
 // Finds the cached tokens of a block: by page table or by indices, in one cache or in two.
 #pragma once
 
+#include "core/formats/formats.h"
 #include "cpu/block_math.h"
 #include "flashlatent/decode.h"
 
@@ -9,9 +10,10 @@ namespace flashlatent::cpu {
 /// The live tokens of a block, in order.
 struct Tokens {
   int count = 0;
+  const LatentFormat* format = &kPlainFormat;
   const std::uint8_t* rows[kBlockTokens];    ///< The begin of each token's cached row, or key.
   const std::uint8_t* values[kBlockTokens];  ///< The begin of each token's value, if values are apart.
-  /// The begin of each token's scales, if they are apart (fp8_584).
+  /// The begin of each token's scales, if its format has them.
   const std::uint8_t* scales[kBlockTokens];
   /// The token's place among the request's tokens, or the query token's indices.
   int positions[kBlockTokens];
@@ -31,7 +33,7 @@ class TokenSource {
  private:
   /// Where tokens start in one cache; strides in bytes.
   struct Places {
-    Places(const ConstTensorView& cache, const DecodeProblem::Cache& format);
+    Places(const ConstTensorView& cache, KvLayout layout, const LatentFormat& format);
     const std::uint8_t* at(std::int64_t page, std::int64_t offset, int kv_head) const {
       return data + page * page_bytes + offset * token_bytes + kv_head * head_bytes;
     }
@@ -40,8 +42,8 @@ class TokenSource {
     std::int64_t page_bytes, token_bytes, head_bytes;
   };
 
-  TokenSource(const DecodeProblem::Cache& format, const ConstTensorView& keys, const ConstTensorView& values,
-              int page_size, bool indexed, const ConstTensorView& entries);
+  TokenSource(KvLayout layout, const LatentFormat& format, const ConstTensorView& keys,
+              const ConstTensorView& values, int page_size, bool indexed, const ConstTensorView& entries);
 
   /// Adds the token at an offset of a page.
   void add(std::int64_t page, std::int64_t offset, int kv_head, int position, Tokens& tokens) const;
@@ -49,7 +51,8 @@ class TokenSource {
   Tokens indexed(int request, int query_token, int kv_head, int begin, int end) const;
 
   ConstTensorView entries_;  // the page table, or indices
-  bool indexed_, latent_, has_scales_;
+  bool indexed_, latent_;
+  const LatentFormat* format_;
   int page_size_;
   std::int64_t pages_;
   Places rows_, values_;

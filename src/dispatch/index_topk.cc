@@ -16,13 +16,15 @@ namespace flashlatent {
 namespace {
 
 Status validate_kernel(const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
+  if (executor.kernel.empty()) return validate(executor);
   const bool cpu = executor.backend == Backend::kCpu;
-  if (executor.kernel.empty() || executor.kernel == "index_topk" || (cpu && executor.kernel == "reference")) {
-    return {};
+  if (executor.kernel != "index_topk" && !(cpu && executor.kernel == "reference")) {
+    return unsupported("kernel is '", executor.kernel, "', which does not choose index keys; ",
+                       cpu ? "index_topk and reference do" : "index_topk does");
   }
-  return unsupported("kernel ", executor.kernel, " does not choose index keys; ",
-                     cpu ? "index_topk and reference do" : "index_topk does");
+  Executor unnamed = executor;  // the names of decode kernels are others
+  unnamed.kernel.clear();
+  return validate(unnamed);
 }
 
 Status expect_keys(const ConstTensorView& keys, const ConstTensorView& slot_mapping, Device device) {

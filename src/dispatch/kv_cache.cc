@@ -1,7 +1,7 @@
 #include "flashlatent/kv_cache.h"
 
 #include "core/expect.h"
-#include "core/latent_format.h"
+#include "core/formats/formats.h"
 #include "core/message.h"
 #include "core/overlap.h"
 #include "dispatch/on_backend.h"
@@ -11,57 +11,61 @@ namespace flashlatent {
 
 namespace {
 
-/// Elements of a token of this cache.
-std::int64_t elements_of(const ConstTensorView& view) {
-  return elements_of(latent_format(view), view.shape[view.rank - 1]);
-}
+/// A cache and its format.
+struct Stored {
+  const char* name;
+  const ConstTensorView& view;
+  const LatentFormat* format;
 
-/// Expects a cache in any format.
-Status expect_cache(const char* name, const ConstTensorView& view, Device device) {
+  std::int64_t last() const { return view.shape[view.rank - 1]; }
+  /// Elements of a token.
+  std::int64_t elements() const { return format->elements_of(last()); }
+};
+
+/// Expects a cache in any format, and finds which.
+Result<Stored> expect_cache(const char* name, const ConstTensorView& view, const CacheFormat& said,
+                            Device device) {
   if (view.rank != 4 || (!is_half(view.dtype) && view.dtype != Dtype::kU8)) {
     return invalid_argument(name, " is ", view.present() ? to_string(view) : "missing",
                             "; expected bf16 or fp16 (pages, page_size, h_kv, d), or uint8 (pages, "
-                            "page_size, 1, 656, 584, 576 or 512) on ",
+                            "page_size, 1, 656, 584, 576, 528, 512 or 288) on ",
                             to_string(device));
   }
-  const KvFormat format = latent_format(view);
-  const bool plain = format == KvFormat::kPlain;
-  if (!plain) FLASHLATENT_RETURN_IF_ERROR(expect_fp8_format(name, view));
+  FLASHLATENT_ASSIGN_OR_RETURN(const LatentFormat* format, resolve_format(name, view, said));
+  FLASHLATENT_RETURN_IF_ERROR(expect_floor(name, *format, said.floor));
+  const std::int64_t last = format->plain() ? -1 : format->last_extent(view.shape[3]);
   FLASHLATENT_RETURN_IF_ERROR(
-      expect_strided(name, view, view.dtype, device,
-                     {-1, -1, plain ? -1 : 1, plain ? -1 : last_extent(format, view.shape[3])}));
-  if (format == KvFormat::kFp8_584) FLASHLATENT_RETURN_IF_ERROR(expect_fp8_584_strides(name, view));
-  if (view.shape[1] > 0 && view.shape[2] > 0 && view.shape[3] > 0) return {};
+      expect_strided(name, view, view.dtype, device, {-1, -1, format->plain() ? -1 : 1, last}));
+  FLASHLATENT_RETURN_IF_ERROR(expect_page_strides(name, view, *format));
+  if (view.shape[1] > 0 && view.shape[2] > 0 && view.shape[3] > 0) return Stored{name, view, format};
   return invalid_argument(name, " is ", to_string(view), "; page_size, h_kv and d must be at least 1");
 }
 
 /// Checks a cache's scale, if one is given: an e4m3 cache may have one, other caches none.
-Status expect_scale(const char* name, const ConstTensorView& scale, const char* cache_name,
-                    const ConstTensorView& cache, Device device) {
+Status expect_scale(const char* name, const ConstTensorView& scale, const Stored& cache, Device device) {
   if (!scale.present()) return {};
-  if (latent_format(cache) == KvFormat::kE4m3) {
+  if (cache.format->scales == ScaleKind::kOfCache) {
     FLASHLATENT_RETURN_IF_ERROR(flashlatent::expect_scale(name, scale, 1, device));
     return device.type == DeviceType::kCpu ? expect_positive(name, scale) : Status{};
   }
-  return invalid_argument(name, " is given, but ", cache_name, " is ",
-                          is_half(cache.dtype) ? to_string(cache.dtype) : to_string(latent_format(cache)),
+  return invalid_argument(name, " is given, but ", cache.name, " is ",
+                          cache.format->plain() ? to_string(cache.view.dtype) : cache.format->name,
                           "; e4m3 caches have one scale");
 }
 
-/// Does this cache fit another one of an FP8 format, which fixes the number of elements and has one KV head?
-Status fits_fp8(const char* name, const ConstTensorView& view, const char* other, KvFormat format,
-                std::int64_t last) {
-  const std::int64_t elements = elements_of(format, last);
-  if (view.shape[2] == 1 && elements_of(view) == elements) return {};
-  return invalid_argument(name, " is ", to_string(view), ", but ", other, " is ", to_string(format),
+/// Does `from` fit a cache of bytes, which has one KV head?
+Status fits_bytes(const Stored& from, const Stored& to) {
+  const std::int64_t elements = to.elements();
+  if (from.view.shape[2] == 1 && from.elements() == elements) return {};
+  return invalid_argument(from.name, " is ", to_string(from.view), ", but ", to.name, " is ", to.format->name,
                           "; one KV head of ", elements, " elements would fit");
 }
 
 Status validate_append(const ConstTensorView& latent, const ConstTensorView& rope,
-                       const ConstTensorView& slot_mapping, const ConstTensorView& kv_cache,
+                       const ConstTensorView& slot_mapping, const Stored& cache,
                        const ConstTensorView& kv_scale, Device device) {
-  FLASHLATENT_RETURN_IF_ERROR(expect_cache("kv_cache", kv_cache, device));
-  FLASHLATENT_RETURN_IF_ERROR(expect_scale("kv_scale", kv_scale, "kv_cache", kv_cache, device));
+  const ConstTensorView& kv_cache = cache.view;
+  FLASHLATENT_RETURN_IF_ERROR(expect_scale("kv_scale", kv_scale, cache, device));
   if (kv_cache.shape[2] != 1) {
     return invalid_argument("kv_cache is ", to_string(kv_cache), "; append_latent writes one KV head");
   }
@@ -69,9 +73,11 @@ Status validate_append(const ConstTensorView& latent, const ConstTensorView& rop
   if (latent.present() && !is_half(latent.dtype)) {
     return invalid_argument("latent is ", to_string(latent), "; bf16 and fp16 are accepted");
   }
-  const std::int64_t n = slot_mapping.shape[0], d = elements_of(kv_cache);
-  const std::int64_t d_rope =
-      rope_of(latent_format(kv_cache), rope.present() && rope.rank == 2 ? rope.shape[1] : 0);
+  const std::int64_t n = slot_mapping.shape[0], d = cache.elements();
+  // Where a format has RoPE in bf16 it fixes its number of elements.
+  const std::int64_t d_rope = cache.format->rope_dim > 0         ? cache.format->rope_dim
+                              : rope.present() && rope.rank == 2 ? rope.shape[1]
+                                                                 : 0;
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("latent", latent, latent.present() ? latent.dtype : Dtype::kBF16,
                                              device, {n, d - d_rope}));
   FLASHLATENT_RETURN_IF_ERROR(expect_apart("latent", latent, "kv_cache", kv_cache));
@@ -80,57 +86,50 @@ Status validate_append(const ConstTensorView& latent, const ConstTensorView& rop
   return expect_apart("rope", rope, "kv_cache", kv_cache);
 }
 
-Status validate_convert(const ConstTensorView& from, const ConstTensorView& to,
-                        const ConstTensorView& from_scale, const ConstTensorView& to_scale, Device device) {
-  FLASHLATENT_RETURN_IF_ERROR(expect_cache("from", from, device));
-  FLASHLATENT_RETURN_IF_ERROR(expect_cache("to", to, device));
-  FLASHLATENT_RETURN_IF_ERROR(expect_scale("from_scale", from_scale, "from", from, device));
-  FLASHLATENT_RETURN_IF_ERROR(expect_scale("to_scale", to_scale, "to", to, device));
-  const KvFormat format = latent_format(to);
-  if (format != KvFormat::kPlain) {
-    FLASHLATENT_RETURN_IF_ERROR(fits_fp8("from", from, "to", format, to.shape[3]));
-  }
-  if (format != KvFormat::kPlain && from.dtype == Dtype::kU8 && latent_format(from) != format) {
-    return invalid_argument("from is ", to_string(latent_format(from)), ", but to is ", to_string(format),
-                            "; the same format, bf16 and fp16 are accepted");
-  }
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect("to", to, to.dtype, device,
-             {from.shape[0], from.shape[1], from.shape[2], last_extent(format, elements_of(from))}));
-  return expect_apart("from", from, "to", to);
+Status validate_convert(const Stored& from, const Stored& to, const ConstTensorView& from_scale,
+                        const ConstTensorView& to_scale, Device device) {
+  FLASHLATENT_RETURN_IF_ERROR(expect_scale("from_scale", from_scale, from, device));
+  FLASHLATENT_RETURN_IF_ERROR(expect_scale("to_scale", to_scale, to, device));
+  if (!to.format->plain()) FLASHLATENT_RETURN_IF_ERROR(fits_bytes(from, to));
+  FLASHLATENT_RETURN_IF_ERROR(expect(
+      "to", to.view, to.view.dtype, device,
+      {from.view.shape[0], from.view.shape[1], from.view.shape[2], to.format->last_extent(from.elements())}));
+  return expect_apart("from", from.view, "to", to.view);
 }
 
-Status validate_gather(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
+Status validate_gather(const Stored& cache, const ConstTensorView& block_table,
                        const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                        const ConstTensorView& out, const ConstTensorView& kv_scale, Device device) {
-  FLASHLATENT_RETURN_IF_ERROR(expect_cache("kv_cache", kv_cache, device));
-  FLASHLATENT_RETURN_IF_ERROR(expect_scale("kv_scale", kv_scale, "kv_cache", kv_cache, device));
+  const ConstTensorView& kv_cache = cache.view;
+  FLASHLATENT_RETURN_IF_ERROR(expect_scale("kv_scale", kv_scale, cache, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_gathered(block_table, cu_seqlens, first_token, device));
   if (out.present() && !is_half(out.dtype) && out.dtype != kv_cache.dtype) {
     return invalid_argument("out is ", to_string(out), "; ", to_string(kv_cache.dtype),
                             " (as it is in kv_cache), bf16 and fp16 are accepted");
   }
   const Dtype dtype = out.present() ? out.dtype : kv_cache.dtype;
-  const KvFormat format = is_half(dtype) ? KvFormat::kPlain : latent_format(kv_cache);
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided(
-      "out", out, dtype, device, {-1, kv_cache.shape[2], last_extent(format, elements_of(kv_cache))}));
+  const std::int64_t last = is_half(dtype) ? cache.elements() : cache.last();
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("out", out, dtype, device, {-1, kv_cache.shape[2], last}));
   return expect_apart("kv_cache", kv_cache, "out", out);
 }
 
 Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, const ConstTensorView& pairs,
                      Device device) {
-  if (from.rank >= 4) {  // bytes of a page, in any layout
-    const std::vector<std::int64_t> any(from.rank, -1);
-    FLASHLATENT_RETURN_IF_ERROR(expect_strided("from", from, from.dtype, device, any));
-  } else {
-    FLASHLATENT_RETURN_IF_ERROR(expect_cache("from", from, device));
+  if (from.rank < 4) {
+    return invalid_argument("from is ", from.present() ? to_string(from) : "missing",
+                            "; expected (pages, page_size, h_kv, d), or keys or values of any layout, on ",
+                            to_string(device));
   }
+  const std::vector<std::int64_t> any(from.rank, -1);  // bytes of a page, in any layout
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("from", from, from.dtype, device, any));
   std::vector<std::int64_t> shape(from.shape.begin(), from.shape.begin() + from.rank);
   shape[0] = -1;
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("to", to, from.dtype, device, shape));
   for (const auto& [name, view] : {std::pair{"from", from}, {"to", to}}) {
-    if (view.rank == 4 && view.shape[2] == 1 && latent_format(view) == KvFormat::kFp8_584)
-      FLASHLATENT_RETURN_IF_ERROR(expect_fp8_584_strides(name, view));
+    // A last dimension of 528 or 288 says no more than that rows are bytes of their page.
+    if (view.rank != 4 || view.shape[2] != 1) continue;
+    const Result<const LatentFormat*> format = resolve_format(name, view, {});
+    if (format.ok()) FLASHLATENT_RETURN_IF_ERROR(expect_page_strides(name, view, **format));
   }
   FLASHLATENT_RETURN_IF_ERROR(expect_integers("pairs", pairs, device, {-1, 2}));
   // `from` and `to` may be one cache, where `pairs` then has no page on both sides. Views that overlap
@@ -145,31 +144,43 @@ Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, con
 
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
-                     const Executor& executor, const ConstTensorView& kv_scale) {
+                     const Executor& executor, const ConstTensorView& kv_scale, const CacheFormat& format) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  FLASHLATENT_RETURN_IF_ERROR(
-      validate_append(latent, rope, slot_mapping, kv_cache, kv_scale, device_of(executor)));
+  const Device device = device_of(executor);
+  const ConstTensorView view = kv_cache;
+  FLASHLATENT_ASSIGN_OR_RETURN(const Stored cache, expect_cache("kv_cache", view, format, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_append(latent, rope, slot_mapping, cache, kv_scale, device));
   if (slot_mapping.elements() == 0) return {};
   return FLASHLATENT_ON_BACKEND(executor, append_latent)(latent, rope, slot_mapping, kv_cache, executor,
-                                                         kv_scale);
+                                                         kv_scale, said_as(*cache.format, format.floor));
 }
 
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor,
-                     const ConstTensorView& from_scale, const ConstTensorView& to_scale) {
+                     const ConstTensorView& from_scale, const ConstTensorView& to_scale,
+                     const CacheFormat& from_format, const CacheFormat& to_format) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  FLASHLATENT_RETURN_IF_ERROR(validate_convert(from, to, from_scale, to_scale, device_of(executor)));
+  const Device device = device_of(executor);
+  const ConstTensorView written = to;
+  FLASHLATENT_ASSIGN_OR_RETURN(const Stored source, expect_cache("from", from, from_format, device));
+  FLASHLATENT_ASSIGN_OR_RETURN(const Stored target, expect_cache("to", written, to_format, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_convert(source, target, from_scale, to_scale, device));
   if (from.elements() == 0) return {};
-  return FLASHLATENT_ON_BACKEND(executor, convert_cache)(from, to, executor, from_scale, to_scale);
+  return FLASHLATENT_ON_BACKEND(executor, convert_cache)(from, to, executor, from_scale, to_scale,
+                                                         said_as(*source.format),
+                                                         said_as(*target.format, to_format.floor));
 }
 
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                     const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
-                    const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale) {
+                    const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale,
+                    const CacheFormat& format) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
+  const Device device = device_of(executor);
+  FLASHLATENT_ASSIGN_OR_RETURN(const Stored cache, expect_cache("kv_cache", kv_cache, format, device));
   FLASHLATENT_RETURN_IF_ERROR(
-      validate_gather(kv_cache, block_table, cu_seqlens, first_token, out, kv_scale, device_of(executor)));
+      validate_gather(cache, block_table, cu_seqlens, first_token, out, kv_scale, device));
   return FLASHLATENT_ON_BACKEND(executor, gather_cache)(kv_cache, block_table, cu_seqlens, first_token, out,
-                                                        executor, kv_scale);
+                                                        executor, kv_scale, said_as(*cache.format));
 }
 
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,

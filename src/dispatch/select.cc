@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/formats/formats.h"
 #include "core/message.h"
 #include "core/token_bytes.h"
 #include "cost/device.h"
@@ -68,10 +69,13 @@ schedule::Workers workers_in_call(const DecodeProblem& problem, const schedule::
   if (options.batch_invariant) return workers;
   const auto named = [&query](std::int64_t topk) { return std::int64_t{query.tokens} * topk; };
   const auto in_pages = [](const auto& of) { return std::int64_t{of.max_pages} * of.page_size; };
-  std::int64_t tokens = sparse.enabled ? named(sparse.topk) : in_pages(cache);
-  if (cache.extra.enabled) tokens += cache.extra.indexed ? named(cache.extra.topk) : in_pages(cache.extra);
-  return cost::reading(workers, static_cast<double>(query.batch) * static_cast<double>(tokens) *
-                                    static_cast<double>(token_bytes(cache)));
+  const std::int64_t tokens = sparse.enabled ? named(sparse.topk) : in_pages(cache);
+  double bytes = static_cast<double>(tokens) * static_cast<double>(token_bytes(cache));
+  if (cache.extra.enabled) {
+    const std::int64_t extra = cache.extra.indexed ? named(cache.extra.topk) : in_pages(cache.extra);
+    bytes += static_cast<double>(extra) * static_cast<double>(extra_token_bytes(cache));
+  }
+  return cost::reading(workers, query.batch * bytes);
 }
 
 /// Why the kernel does not take the problem on this executor; empty if it does.

@@ -2,7 +2,7 @@
 
 #include "core/apart.h"
 #include "core/expect.h"
-#include "core/latent_format.h"
+#include "core/formats/formats.h"
 #include "core/message.h"
 #include "core/query_parts.h"
 #include "core/validate.h"
@@ -19,7 +19,8 @@ constexpr std::int64_t kMostQueryTokens = 1 << 20;
 constexpr std::size_t kAlignment = 256;
 
 /// Expects rows (s_kv, 1, d), or a paged cache in any format.
-Status validate_kv(const ConstTensorView& kv, const ConstTensorView& q, std::int64_t d, Device device) {
+Status validate_kv(const ConstTensorView& kv, const CacheFormat& said, const ConstTensorView& q, std::int64_t d,
+                   Device device) {
   if (kv.rank != 3 && kv.rank != 4) {
     return invalid_argument("kv is ", kv.present() ? to_string(kv) : "missing",
                             "; expected rows (s_kv, 1, d), or a paged cache (pages, page_size, 1, d)");
@@ -31,21 +32,17 @@ Status validate_kv(const ConstTensorView& kv, const ConstTensorView& q, std::int
                             "(pages, page_size, 1, d), are accepted");
   }
   if (kv.rank == 3) return expect_strided("kv", kv, q.dtype, device, {-1, 1, d});
-  const KvFormat format = latent_format(kv);
-  const Dtype dtype = format == KvFormat::kPlain ? q.dtype : Dtype::kU8;
-  if (format != KvFormat::kPlain) {
-    FLASHLATENT_RETURN_IF_ERROR(expect_fp8_format("kv", kv));
-    if (q.dtype != Dtype::kBF16) {
-      return invalid_argument("q is ", to_string(q), "; with an ", to_string(format),
-                              " cache bf16 is accepted");
-    }
+  FLASHLATENT_ASSIGN_OR_RETURN(const LatentFormat* format, resolve_format("kv", kv, said));
+  if (!format->plain() && q.dtype != Dtype::kBF16) {
+    return invalid_argument("q is ", to_string(q), "; with an ", format->name, " cache bf16 is accepted");
   }
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided("kv", kv, dtype, device, {-1, -1, 1, last_extent(format, d)}));
-  return format == KvFormat::kFp8_584 ? expect_fp8_584_strides("kv", kv) : Status{};
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect_strided("kv", kv, format->dtype(q.dtype), device, {-1, -1, 1, format->last_extent(d)}));
+  return expect_page_strides("kv", kv, *format);
 }
 
 /// Checks shapes and dtypes by the names of this call. What it has in common with decode is checked there.
-Status validate_shapes(const SparsePrefillInputs& inputs, Device device) {
+Status validate_shapes(const SparsePrefillInputs& inputs, const CacheFormat& format, Device device) {
   const ConstTensorView& q = inputs.q;
   if (q.rank != 3 || (q.dtype != Dtype::kBF16 && q.dtype != Dtype::kF16)) {
     return invalid_argument("q is ", q.present() ? to_string(q) : "missing",
@@ -58,7 +55,7 @@ Status validate_shapes(const SparsePrefillInputs& inputs, Device device) {
   }
   if (inputs.q_rope.present()) FLASHLATENT_RETURN_IF_ERROR(query_parts::expect_fit(q, inputs.q_rope));
   const std::int64_t d = inputs.q_rope.present() ? query_parts::dim_of(q, inputs.q_rope) : q.shape[2];
-  FLASHLATENT_RETURN_IF_ERROR(validate_kv(inputs.kv, q, d, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_kv(inputs.kv, format, q, d, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("indices", inputs.indices, Dtype::kI32, device, {s_q, 1, -1}));
   if (inputs.extra_indices.present()) {
     FLASHLATENT_RETURN_IF_ERROR(
@@ -69,7 +66,7 @@ Status validate_shapes(const SparsePrefillInputs& inputs, Device device) {
   }
   if (const ConstTensorView& extra = inputs.extra_kv_cache; extra.present() && extra.rank != 4) {
     return invalid_argument("extra_kv_cache is ", to_string(extra),
-                            "; expected a paged cache of kv's format, (pages, page_size, 1, d)");
+                            "; expected a paged cache, (pages, page_size, 1, d)");
   }
   for (const auto& [name, view] :
        {std::pair<const char*, const ConstTensorView*>{"topk_length", &inputs.topk_length},
@@ -138,7 +135,7 @@ Purpose purpose_on(Backend backend) {
 
 Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
                                     Device device) {
-  FLASHLATENT_RETURN_IF_ERROR(validate_shapes(inputs, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_shapes(inputs, options.format, device));
   SparsePrefillCall call;
   call.inputs.q = with_query_token(inputs.q);
   if (inputs.q_rope.present()) call.inputs.q_rope = with_query_token(inputs.q_rope);
@@ -152,7 +149,8 @@ Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const Spa
   call.inputs.kv_scale = inputs.kv_scale;
   DecodeProblem::Options decode_options;
   decode_options.softmax_scale = options.softmax_scale;
-  FLASHLATENT_ASSIGN_OR_RETURN(call.problem, infer_problem(call.inputs, options.v_dim, decode_options));
+  FLASHLATENT_ASSIGN_OR_RETURN(call.problem, infer_problem(call.inputs, options.v_dim, decode_options,
+                                                           options.format, options.extra_format));
   FLASHLATENT_RETURN_IF_ERROR(validate_inputs(call.problem, call.inputs, device));
   return call;
 }

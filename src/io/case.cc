@@ -9,6 +9,7 @@
 
 #include "core/decode_inputs.h"
 #include "core/enum_names.h"
+#include "core/formats/formats.h"
 #include "core/message.h"
 #include "flashlatent/kv_cache.h"
 #include "io/case_check.h"
@@ -23,9 +24,9 @@ constexpr EnumName<CaseKind> kKinds[] = {{CaseKind::kDenseDecode, "dense_decode"
                                          {CaseKind::kPagedDecode, "paged_decode"},
                                          {CaseKind::kSparsePrefill, "sparse_prefill"},
                                          {CaseKind::kIndexTopk, "index_topk"}};
-constexpr std::array<std::string_view, 10> kMetadata = {
-    "kind",     "softmax_scale", "causal",    "head_dim_v",      "kv_format",
-    "soft_cap", "window",        "page_size", "extra_page_size", "products"};
+constexpr std::array<std::string_view, 12> kMetadata = {
+    "kind",   "softmax_scale", "causal",          "head_dim_v", "kv_format",       "soft_cap",
+    "window", "page_size",     "extra_page_size", "products",   "extra_kv_format", "scales"};
 /// Beside those of DecodeInputs.
 constexpr std::array<std::string_view, 4> kTensors = {"kv", "out_ref", "lse_ref", "max_logits_ref"};
 constexpr int kMaxPageSize = 1 << 20;
@@ -46,14 +47,19 @@ class Metadata {
     FLASHLATENT_RETURN_IF_ERROR(read_softmax_scale(out.softmax_scale));
     FLASHLATENT_RETURN_IF_ERROR(read_causal(out.kind, out.causal));
     FLASHLATENT_RETURN_IF_ERROR(read_head_dim_v(out.kind, out.head_dim_v));
-    FLASHLATENT_RETURN_IF_ERROR(read_kv_format(out.kv_format));
+    FLASHLATENT_RETURN_IF_ERROR(read_kv_format("kv_format", out.format.format));
+    FLASHLATENT_RETURN_IF_ERROR(read_kv_format("extra_kv_format", out.extra_format));
+    const bool extra = file_.tensor("extra_kv_cache").present();
+    if (out.extra_format && (!extra || !stand_together(out.kv_format(), *out.extra_format))) {
+      return refuse("extra_kv_format",
+                    extra ? "kv_format, or nvfp4_288 beside mxfp8_528" : "an extra_kv_cache");
+    }
+    FLASHLATENT_RETURN_IF_ERROR(read_scales(out.kv_format(), out.format.scales));
     FLASHLATENT_RETURN_IF_ERROR(read_soft_cap(out.kind, out.soft_cap));
     FLASHLATENT_RETURN_IF_ERROR(read_window(out.kind, out.window));
-    FLASHLATENT_RETURN_IF_ERROR(read_products(out.kind, out.kv_format, out.products));
-    const bool paged = out.kv_format == "fp8_584";
-    FLASHLATENT_RETURN_IF_ERROR(read_page_size("page_size", paged, out.page_size));
-    return read_page_size("extra_page_size", paged && file_.tensor("extra_kv_cache").present(),
-                          out.extra_page_size);
+    FLASHLATENT_RETURN_IF_ERROR(read_products(out.kind, out.kv_format(), out.products));
+    FLASHLATENT_RETURN_IF_ERROR(read_page_size("page_size", is_pages(out.kv_format()), out.page_size));
+    return read_page_size("extra_page_size", is_pages(out.extra_kv_format()) && extra, out.extra_page_size);
   }
 
  private:
@@ -107,13 +113,32 @@ class Metadata {
     return kind == CaseKind::kDenseDecode || kind == CaseKind::kSparseDecode;
   }
 
-  Status read_kv_format(std::string& format) const {
-    const std::string* text = find("kv_format");
+  Status read_kv_format(const char* key, std::optional<KvFormat>& format) const {
+    const std::string* text = find(key);
     if (text == nullptr) return {};
-    if (*text != "fp8_656" && *text != "fp8_584" && *text != "e4m3") {
-      return refuse("kv_format", "fp8_656, fp8_584, e4m3, or absent");
+    const Result<KvFormat> named = kv_format_from_name(*text);
+    if (!named.ok() || *named == KvFormat::kPlain) {
+      std::string names;
+      KvFormat last = KvFormat::kPlain;  // arrangements of one format stand together
+      for (const LatentFormat* f : kFormats) {
+        if (f->format != last) names += std::string(f->name) + ", ";
+        last = f->format;
+      }
+      return refuse(key, names + "or absent");
     }
-    format = *text;
+    format = *named;
+    return {};
+  }
+
+  Status read_scales(KvFormat format, ScalePlace& place) const {
+    const std::string* text = find("scales");
+    const bool wanted = has_places(format);
+    if (!wanted && text == nullptr) return {};
+    const Result<ScalePlace> named = scale_place_from_name(text == nullptr ? "" : *text);
+    if (!wanted || !named.ok() || *named == ScalePlace::kAuto) {
+      return refuse("scales", wanted ? "token or page" : "nothing: it belongs to mxfp8_528 and nvfp4_288");
+    }
+    place = *named;
     return {};
   }
 
@@ -141,12 +166,12 @@ class Metadata {
     return {};
   }
 
-  Status read_products(CaseKind kind, const std::string& format, Products& products) const {
+  Status read_products(CaseKind kind, KvFormat format, Products& products) const {
     const std::string* text = find("products");
     if (text == nullptr) return {};
     const bool decode = kind == CaseKind::kDenseDecode || kind == CaseKind::kSparseDecode;
     const auto value = products_from_name(*text);
-    if (!decode || format != "e4m3" || !value.ok()) {
+    if (!decode || format != KvFormat::kE4m3 || !value.ok()) {
       return refuse("products",
                     "auto, bf16 or fp8 in a dense_decode or sparse_decode case of kv_format e4m3, or absent");
     }
@@ -157,7 +182,8 @@ class Metadata {
   // For caches whose shape does not give it.
   Status read_page_size(const char* key, bool wanted, int& page_size) const {
     const std::string* text = find(key);
-    if (!wanted) return text == nullptr ? Status() : refuse(key, "nothing: it belongs to a cache of fp8_584");
+    if (!wanted)
+      return text == nullptr ? Status() : refuse(key, "nothing: it belongs to a cache in pages of bytes");
     const auto value = text == nullptr ? std::nullopt : parse_integer(*text);
     if (!value || *value < 1 || *value > kMaxPageSize) {
       return refuse(key, fmt::format("a whole number from 1 to {}", kMaxPageSize));
@@ -223,13 +249,23 @@ std::vector<std::string> DecodeCase::unknown_names() const {
 DecodeInputs DecodeCase::inputs() const {
   DecodeInputs inputs;
   for (const auto& [name, view] : kDecodeInputs) inputs.*view = file.tensor(name);
-  if (kv_format == "fp8_584") {  // check_tensors() has seen that they fit
-    inputs.kv_cache = *fp8_584_pages(inputs.kv_cache, page_size);
-    if (inputs.extra_kv_cache.present()) {
-      inputs.extra_kv_cache = *fp8_584_pages(inputs.extra_kv_cache, extra_page_size);
-    }
+  // check_tensors() has seen that they fit
+  if (is_pages(kv_format())) inputs.kv_cache = *latent_pages(inputs.kv_cache, page_size, kv_format());
+  if (is_pages(extra_kv_format()) && inputs.extra_kv_cache.present()) {
+    inputs.extra_kv_cache = *latent_pages(inputs.extra_kv_cache, extra_page_size, extra_kv_format());
   }
   return inputs;
+}
+
+SparsePrefillOptions DecodeCase::prefill_options() const {
+  return {.softmax_scale = softmax_scale,
+          .v_dim = head_dim_v.value_or(SparsePrefillOptions{}.v_dim),
+          .format = latent_format(),
+          .extra_format = extra_format};
+}
+
+CacheFormat DecodeCase::latent_format() const {
+  return kind == CaseKind::kPagedDecode ? CacheFormat{} : format;
 }
 
 SparsePrefillInputs DecodeCase::prefill_inputs() const {
@@ -263,7 +299,7 @@ Result<DecodeProblem> DecodeCase::problem() const {
   options.separate.soft_cap = soft_cap;
   options.window = window;
   options.products = products;
-  auto problem = infer_problem(tensors, head_dim_v.value_or(0), options);
+  auto problem = infer_problem(tensors, head_dim_v.value_or(0), options, latent_format(), extra_format);
   if (!problem.ok()) return refuse(problem.status().code(), problem.status().message());
   if (problem->query.ragged) problem->query.tokens = longest_query(tensors.cu_seqlens_q);
   return problem;

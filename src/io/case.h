@@ -29,11 +29,12 @@ struct DecodeCase {
   float softmax_scale = 1.0F;     ///< Finite.
   bool causal = false;            ///< False if the file leaves it out, which is legal with one query token.
   std::optional<int> head_dim_v;  ///< Present in dense_decode and sparse_decode.
-  /// kv_cache is uint8: "fp8_656", "fp8_584" or "e4m3"; key_cache is uint8: "e4m3" (e4m3 may also be
-  /// F8_E4M3). Otherwise empty.
-  std::string kv_format;
-  int page_size = 0;  ///< Only with fp8_584; likewise for its extra cache.
-  int extra_page_size = 0;
+  /// What kv_format and scales say of a uint8 kv_cache (e4m3 may also be F8_E4M3), or of key_cache: kE4m3.
+  CacheFormat format = {};
+  std::optional<KvFormat> extra_format = {};  ///< Of extra_kv_cache, if it is another one.
+  /// Only of caches that the file has as (pages, page_bytes): formats of a token's bytes whose scales may
+  /// follow a page's data.
+  int page_size = 0, extra_page_size = 0;
   float soft_cap = 0;                   ///< Only in paged_decode, as in DecodeProblem::Options; 0: none.
   int window = 0;                       ///< Only in dense_decode and paged_decode.
   Products products = Products::kAuto;  ///< Only with an e4m3 kv_cache.
@@ -51,10 +52,17 @@ struct DecodeCase {
   /// among them.
   std::vector<std::string> unknown_names() const;
 
+  /// The format of kv_cache, or of the extra cache.
+  KvFormat kv_format() const { return format.format.value_or(KvFormat::kPlain); }
+  KvFormat extra_kv_format() const { return extra_format.value_or(kv_format()); }
+  /// What is said of a latent cache.
+  CacheFormat latent_format() const;
+
   /// The inputs of a dense_decode, sparse_decode or paged_decode case; absent tensors stay absent views.
   DecodeInputs inputs() const;
   /// The inputs of a sparse_prefill case.
   SparsePrefillInputs prefill_inputs() const;
+  SparsePrefillOptions prefill_options() const;
   /// The inputs of an index_topk case, and the expected scores of all tokens: fp32 (batch, s_q, reach), -inf
   /// where a query token sees none.
   IndexTopkInputs index_inputs() const { return io::index_inputs(file); }

@@ -10,8 +10,6 @@
 #include <vector>
 
 #include "core/expect.h"
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
 #include "core/message.h"
 #include "core/query_parts.h"
 
@@ -54,8 +52,8 @@ class Checker {
   Status dense_decode() {
     FLASHLATENT_RETURN_IF_ERROR(query());
     FLASHLATENT_RETURN_IF_ERROR(latent_cache());
-    const bool apart = case_.kv_format == "fp8_584";
-    FLASHLATENT_RETURN_IF_ERROR(lengths("", apart ? case_.page_size : extent("kv_cache", 1)));
+    const bool pages = is_pages(case_.kv_format());
+    FLASHLATENT_RETURN_IF_ERROR(lengths("", pages ? case_.page_size : extent("kv_cache", 1)));
     FLASHLATENT_RETURN_IF_ERROR(extra_cache());
     return references(case_.head_dim_v.value_or(-1));
   }
@@ -76,7 +74,7 @@ class Checker {
   Status paged_decode() {
     FLASHLATENT_RETURN_IF_ERROR(query());
     const std::int64_t d = q_.shape[q_.rank - 1];
-    const bool fp8 = case_.kv_format == "e4m3";
+    const bool fp8 = case_.kv_format() == KvFormat::kE4m3;
     const Dtype element = fp8 ? Dtype::kU8 : q_.dtype;
     const std::initializer_list<Dtype> dtype = {element};
     const bool packed = tensor("key_cache").rank == 5;
@@ -161,7 +159,7 @@ class Checker {
 
   // Checks q, and for decoding cu_seqlens_q and attn_sink.
   Status query() {
-    const bool latent_e4m3 = case_.kv_format == "e4m3" && case_.kind != CaseKind::kPagedDecode;
+    const bool latent_e4m3 = case_.kv_format() == KvFormat::kE4m3 && case_.kind != CaseKind::kPagedDecode;
     const std::initializer_list<Dtype> halves = {Dtype::kBF16, Dtype::kF16};
     const std::initializer_list<Dtype> of_e4m3 = {Dtype::kBF16, Dtype::kU8};
     const std::initializer_list<Dtype>& dtypes = latent_e4m3 ? of_e4m3 : halves;
@@ -216,34 +214,37 @@ class Checker {
   Status latent_cache() {
     const ConstTensorView cache = tensor("kv_cache");
     const bool bytes = cache.present() && cache.dtype == Dtype::kU8;
-    const bool named = !case_.kv_format.empty();
+    const bool named = case_.format.format.has_value();
     if (bytes && !named && !case_.file.is_e4m3("kv_cache")) {
-      return error("kv_cache", "a uint8 cache needs the metadata kv_format fp8_656, fp8_584 or e4m3");
+      return error("kv_cache", "a uint8 cache needs the metadata kv_format, one of " +
+                                   format_names().substr(std::string_view("plain, ").size()));
     }
-    if (is_there("kv_scale") && case_.kv_format != "e4m3") {
+    if (is_there("kv_scale") && case_.kv_format() != KvFormat::kE4m3) {
       return error("kv_scale", "it belongs to a cache of kv_format e4m3");
     }
     FLASHLATENT_RETURN_IF_ERROR(scale("kv_scale", {"1", 1}));
-    if (bytes && named) return byte_cache("kv_cache", case_.page_size);
+    if (bytes && named) return byte_cache("kv_cache", case_.kv_format(), case_.page_size);
     FLASHLATENT_RETURN_IF_ERROR(
         expect("kv_cache", {q_.dtype}, {{"pages"}, {"page_size"}, {"h_kv"}, {"d", dim_}}));
     return kv_format_absent();
   }
 
-  // Checks a cache in fp8_656 or e4m3, or in fp8_584 with pages of `page_size` tokens.
-  Status byte_cache(const char* name, std::int64_t page_size) {
-    if (case_.kv_format == "fp8_656") {
+  // Checks a cache of bytes, or in pages of bytes, of `page_size` tokens.
+  Status byte_cache(const char* name, KvFormat named, std::int64_t page_size) {
+    const LatentFormat& format = format_of(named, case_.format.scales);
+    if (!is_pages(named)) {
+      const std::int64_t d = q_.shape[q_.rank - 1];
       return expect(name, {Dtype::kU8},
-                    {{"pages"}, {"page_size"}, {"h_kv", 1}, {"bytes of a token", fp8_656::kTokenBytes}});
-    }
-    if (case_.kv_format == "e4m3") {
-      return expect(name, {Dtype::kU8}, {{"pages"}, {"page_size"}, {"h_kv", 1}, {"d", dim_}});
+                    {{"pages"},
+                     {"page_size"},
+                     {"h_kv", 1},
+                     {format.is_record() ? "bytes of a token" : "d", format.last_extent(d)}});
     }
     FLASHLATENT_RETURN_IF_ERROR(expect(name, {Dtype::kU8}, {{"pages"}, {"page_bytes"}}));
-    const std::int64_t least = fp8_584::least_page_stride(page_size), bytes = extent(name, 1);
-    if (bytes >= least && bytes % fp8_584::kPageAlignment == 0) return {};
+    const std::int64_t least = format.least_page_stride(page_size, 0), bytes = extent(name, 1);
+    if (bytes >= least && bytes % kPageAlignment == 0) return {};
     return error(name, fmt::format("a page of {} tokens has {} bytes or more, a multiple of {}", page_size,
-                                   least, fp8_584::kPageAlignment));
+                                   least, kPageAlignment));
   }
 
   // Checks the extra cache, if there is one, and the tensors that name its tokens.
@@ -260,14 +261,14 @@ class Checker {
       return error("cu_seqlens_q", "it needs an extra_block_table, and there are extra_indices");
     }
     std::int64_t page_size = case_.extra_page_size;
-    if (case_.kv_format.empty()) {
+    if (!case_.format.format) {
       const std::int64_t kv_heads = is_there("kv") ? extent("kv", 1) : extent("kv_cache", 2);
       FLASHLATENT_RETURN_IF_ERROR(
           expect("extra_kv_cache", {q_.dtype}, {{"pages"}, {"page_size"}, {"h_kv", kv_heads}, {"d", dim_}}));
     } else {
-      FLASHLATENT_RETURN_IF_ERROR(byte_cache("extra_kv_cache", page_size));
+      FLASHLATENT_RETURN_IF_ERROR(byte_cache("extra_kv_cache", case_.extra_kv_format(), page_size));
     }
-    if (case_.kv_format != "fp8_584") page_size = extent("extra_kv_cache", 1);
+    if (!is_pages(case_.extra_kv_format())) page_size = extent("extra_kv_cache", 1);
     if (case_.kind == CaseKind::kSparsePrefill) {
       FLASHLATENT_RETURN_IF_ERROR(
           expect("extra_indices", {Dtype::kI32}, {{"s_q", batch_}, {"h_kv", 1}, {"extra_topk"}}));
@@ -288,10 +289,10 @@ class Checker {
   }
 
   Status kv_format_absent() {
-    if (case_.kv_format.empty()) return {};
+    if (!case_.format.format) return {};
     return refuse(
         fmt::format("metadata \"kv_format\" is {}, but the cache is {}; it belongs to a uint8 cache",
-                    case_.kv_format, to_string(q_.dtype)));
+                    to_string(case_.kv_format()), to_string(q_.dtype)));
   }
 
   // Checks a page table and lengths whose names begin with `prefix`. Lengths of the extra cache may be one
@@ -376,8 +377,9 @@ class Checker {
 
   /// Bytes of caches of kv_format e4m3 may be F8_E4M3 instead of uint8.
   bool may_be_e4m3(std::string_view name) const {
-    return case_.kv_format == "e4m3" && (name == "key_cache" || name == "value_cache" || name == "kv_cache" ||
-                                         name == "extra_kv_cache" || name == "q" || name == "q_rope");
+    return case_.kv_format() == KvFormat::kE4m3 &&
+           (name == "key_cache" || name == "value_cache" || name == "kv_cache" || name == "extra_kv_cache" ||
+            name == "q" || name == "q_rope");
   }
 
   Status expect(const char* name, std::initializer_list<Dtype> dtypes, std::initializer_list<Extent> shape) {

@@ -1,10 +1,16 @@
 // Do a case's tensors fit its kind, and each other?
 #pragma once
 
+#include "core/formats/formats.h"
 #include "flashlatent/status.h"
 #include "io/case.h"
 
 namespace flashlatent::io {
+
+/// Does a file have caches of this format as (pages, page_bytes)?
+constexpr bool is_pages(KvFormat format) {
+  return has_places(format) || format == kFp8_584Format.format;
+}
 
 /// Checks presence, dtypes, shapes and the values of lengths. `decode_case` has its metadata set.
 Status check_tensors(const DecodeCase& decode_case);

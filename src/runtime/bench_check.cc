@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/formats/formats.h"
 #include "core/message.h"
 
 namespace flashlatent::runtime {
@@ -139,7 +140,7 @@ class Sample {
 
 Result<Comparison> compare_sample(const BenchInput& input, int rows, const Executor& executor) {
   const auto& cache = input.problem.cache;
-  if (cache.extra.enabled || cache.format == KvFormat::kFp8_584) {
+  if (cache.extra.enabled || format_of(cache).apart()) {
     return unsupported(
         "a sample of rows (--rmse) is compared with the oracle of one cache in rows, and this is ",
         to_string(input.problem), "; leave it out, and compare by flashlatent check");

@@ -5,8 +5,7 @@
 #include <numeric>
 
 #include "core/element.h"
-#include "core/fp8_584.h"
-#include "core/latent_format.h"
+#include "core/formats/formats.h"
 #include "core/message.h"
 #include "core/token_bytes.h"
 #include "cpu/parallel.h"
@@ -79,10 +78,10 @@ class Maker {
     pages += shared_pages_;
     const std::vector<std::int32_t> order = permutation(pages);
     DecodeInputs& inputs = input_.inputs;
-    FLASHLATENT_RETURN_IF_ERROR(
-        problem().cache.layout == KvLayout::kLatent
-            ? fill_cache(pages, problem().cache.page_size, inputs.kv_cache, input_.kv_cache)
-            : fill_separate(pages));
+    FLASHLATENT_RETURN_IF_ERROR(problem().cache.layout == KvLayout::kLatent
+                                    ? fill_cache(format_of(problem().cache), pages, problem().cache.page_size,
+                                                 inputs.kv_cache, input_.kv_cache)
+                                    : fill_separate(pages));
     if (!problem().sparse.enabled) return make_page_table(order);
     input_.host_indices = indices_of(order, problem().cache.page_size, lengths_, problem().sparse.topk);
     inputs.indices = {nullptr,
@@ -107,8 +106,8 @@ class Maker {
     const std::int64_t batch = problem().query.batch, tokens = problem().query.tokens;
     const int each = pages_of(extra_lengths_[0], extra.page_size);
     DecodeInputs& inputs = input_.inputs;
-    FLASHLATENT_RETURN_IF_ERROR(
-        fill_cache(batch * each, extra.page_size, inputs.extra_kv_cache, input_.extra_kv_cache));
+    FLASHLATENT_RETURN_IF_ERROR(fill_cache(extra_format_of(problem().cache), batch * each, extra.page_size,
+                                           inputs.extra_kv_cache, input_.extra_kv_cache));
     std::vector<std::int32_t> order = permutation(batch * each);
     auto uploaded = [&](Buffer& buffer, ConstTensorView& view, int value) {
       view = {nullptr, Dtype::kI32, {batch}, device_};
@@ -130,28 +129,32 @@ class Maker {
     return uploaded(input_.extra_lengths, inputs.extra_topk_length, extra.topk);
   }
 
-  Status fill_cache(std::int64_t pages, int page_size, ConstTensorView& view, Buffer& buffer) {
+  Status fill_cache(const LatentFormat& format, std::int64_t pages, int page_size, ConstTensorView& view,
+                    Buffer& buffer) {
     const auto& cache = problem().cache;
     ConstTensorView plain(nullptr, cache.dtype, {pages, page_size, cache.heads, cache.qk_dim}, device_);
-    if (cache.format == KvFormat::kPlain) {
+    if (format.plain()) {
       view = plain;
       return fill(buffer, view, 1);
     }
-    const std::int64_t elements = elements_of(cache.format, cache.qk_dim);
+    const std::int64_t elements = format.elements_of(cache.qk_dim);
     if (cache.qk_dim != elements) {
-      return unsupported("qk_dim is ", cache.qk_dim, "; a benchmark's ", to_string(cache.format),
-                         " cache has ", elements);
+      return unsupported("qk_dim is ", cache.qk_dim, "; a benchmark's ", format.name, " cache has ",
+                         elements);
     }
-    TensorView fp8(nullptr, Dtype::kU8, {pages, page_size, 1, last_extent(cache.format, cache.qk_dim)},
-                   device_);
-    if (cache.format == KvFormat::kFp8_584) fp8.strides[0] = fp8_584::least_page_stride(page_size);
+    TensorView bytes(nullptr, Dtype::kU8, {pages, page_size, 1, format.last_extent(cache.qk_dim)}, device_);
+    bytes.strides[0] = format.least_page_stride(page_size, cache.qk_dim);
     Buffer unrounded;
     FLASHLATENT_RETURN_IF_ERROR(fill(unrounded, plain, 1));
-    FLASHLATENT_ASSIGN_OR_RETURN(buffer, Buffer::allocate(executor_, pages * fp8.strides[0]));
-    fp8.data = buffer.data();
-    if (cache.format == KvFormat::kE4m3) FLASHLATENT_RETURN_IF_ERROR(make_scale(input_.inputs.kv_scale));
-    FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, fp8, executor_, {}, input_.inputs.kv_scale));
-    view = fp8;
+    FLASHLATENT_ASSIGN_OR_RETURN(buffer, Buffer::allocate(executor_, pages * bytes.strides[0]));
+    bytes.data = buffer.data();
+    ConstTensorView scale;
+    if (format.scales == ScaleKind::kOfCache) {
+      FLASHLATENT_RETURN_IF_ERROR(make_scale(input_.inputs.kv_scale));
+      scale = input_.inputs.kv_scale;
+    }
+    FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, bytes, executor_, {}, scale, {}, said_as(format)));
+    view = bytes;
     return synchronize(executor_);  // before `unrounded` is freed
   }
 

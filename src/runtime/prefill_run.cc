@@ -67,6 +67,14 @@ Status PrefillRun::fetch() {
   return copy_to_host(host_bytes_.data(), results_.data(), host_bytes_.size(), executor_);
 }
 
+SparsePrefillOptions prefill_options(const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  SparsePrefillOptions options{.softmax_scale = problem.options.softmax_scale, .v_dim = cache.v_dim};
+  if (cache.format != KvFormat::kPlain) options.format = {.format = cache.format, .scales = cache.scales};
+  options.extra_format = cache.extra.format;
+  return options;
+}
+
 SparsePrefillInputs prefill_inputs(const DecodeInputs& decode) {
   SparsePrefillInputs inputs;
   auto without_query_token = [](ConstTensorView view) {

@@ -44,6 +44,9 @@ class PrefillRun {
   std::vector<std::uint8_t> host_bytes_;
 };
 
+/// The options of a sparse prefill that computes this problem.
+SparsePrefillOptions prefill_options(const DecodeProblem& problem);
+
 /// A sparse decode case with one query token a request, as a sparse prefill on the same memory. A plain cache
 /// with pages of one token becomes contiguous rows.
 SparsePrefillInputs prefill_inputs(const DecodeInputs& decode);

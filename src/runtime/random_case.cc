@@ -8,8 +8,7 @@
 #include <random>
 
 #include "core/element.h"
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
+#include "core/formats/formats.h"
 #include "core/query_parts.h"
 #include "core/token_shard.h"
 #include "runtime/random_fp8_tokens.h"
@@ -31,6 +30,7 @@ struct PagedTokens {
   int page_size;
   const std::vector<int>& lengths;
   ConstTensorView& view;
+  const LatentFormat* format;
   std::vector<std::vector<std::int32_t>> pages = {};  // of each request
   std::int32_t spare_page = 0;
 
@@ -46,6 +46,13 @@ struct PagedTokens {
   std::uint8_t* at(std::int64_t slot) const {
     return page_at(slot / page_size) +
            slot % page_size * view.strides[1] * static_cast<std::int64_t>(size_of(view.dtype));
+  }
+  /// Data and scales of a token whose format has bytes of its own.
+  std::pair<std::uint8_t*, std::uint8_t*> record_at(std::int64_t slot) const {
+    std::uint8_t* page = page_at(slot / page_size);
+    const std::int64_t offset = slot % page_size;
+    return {page + format->data_at(offset, view.strides[1]),
+            page + format->scales_at(page_size, offset, view.strides[1])};
   }
 };
 
@@ -134,23 +141,15 @@ class Maker {
 
   /// Writes the tokens of requests; everything else is poison.
   void make_cache(PagedTokens& cache, std::int64_t pages) {
-    switch (spec_.format) {
-      case KvFormat::kFp8_656:
-        make_rows(cache, pages, Dtype::kU8, fp8_656::kTokenBytes);
-        for (std::int64_t slot = 0; slot < pages * cache.page_size; ++slot) fp8_.poison_656(cache.at(slot));
-        break;
-      case KvFormat::kFp8_584:
-        make_584_pages(cache, pages);
-        break;
-      case KvFormat::kE4m3:  // 0xFF is NaN
-        make_rows(cache, pages, Dtype::kU8, spec_.qk_dim);
-        if (!case_.inputs.kv_scale.present()) case_.inputs.kv_scale = make_scales(spec_.scales);
-        break;
-      case KvFormat::kPlain: {
-        const std::int64_t elements = make_rows(cache, pages, spec_.dtype, spec_.qk_dim);
-        std::generate_n(reinterpret_cast<std::uint16_t*>(cache.at(0)), elements, [this] { return poison(); });
-        break;
-      }
+    const LatentFormat& format = *cache.format;
+    if (format.is_record()) {
+      make_records(cache, pages);
+    } else if (format.plain()) {
+      const std::int64_t elements = make_rows(cache, pages, spec_.dtype, spec_.qk_dim);
+      std::generate_n(reinterpret_cast<std::uint16_t*>(cache.at(0)), elements, [this] { return poison(); });
+    } else {  // 0xFF is NaN
+      make_rows(cache, pages, Dtype::kU8, spec_.qk_dim);
+      if (!case_.inputs.kv_scale.present()) case_.inputs.kv_scale = make_scales(spec_.scales);
     }
     for (int i = 0; i < batch(); ++i) {
       for (int t = 0; t < cache.lengths[i]; ++t) write_token(cache, cache.slot_of(i, t), key_mean(t));
@@ -158,20 +157,15 @@ class Maker {
   }
 
   void write_token(const PagedTokens& cache, std::int64_t slot, float mean) {
-    switch (spec_.format) {
-      case KvFormat::kFp8_656:
-        fp8_.write_656(cache.at(slot), spec_.qk_dim > fp8_656::kLatentDim, mean);
-        break;
-      case KvFormat::kFp8_584:
-        fp8_.write_584(cache.page_at(slot / cache.page_size), cache.page_size, slot % cache.page_size, mean);
-        break;
-      case KvFormat::kE4m3:
-        write_codes(cache.at(slot), case_.inputs.kv_scale, 0, mean);
-        break;
-      case KvFormat::kPlain:
-        auto* row = reinterpret_cast<std::uint16_t*>(cache.at(slot));
-        for (int head = 0; head < spec_.kv_heads; ++head) write_row(row + head * cache.view.strides[2], mean);
-        break;
+    const LatentFormat& format = *cache.format;
+    if (format.is_record()) {
+      const auto [data, scales] = cache.record_at(slot);
+      records_.write(format, data, scales, spec_.qk_dim != format.dim_without_rope, mean);
+    } else if (format.plain()) {
+      auto* row = reinterpret_cast<std::uint16_t*>(cache.at(slot));
+      for (int head = 0; head < spec_.kv_heads; ++head) write_row(row + head * cache.view.strides[2], mean);
+    } else {
+      write_codes(cache.at(slot), case_.inputs.kv_scale, 0, mean);
     }
   }
 
@@ -195,15 +189,22 @@ class Maker {
     return pages * page;
   }
 
-  void make_584_pages(PagedTokens& cache, std::int64_t pages) {
-    const std::int64_t page =
-        fp8_584::least_page_stride(cache.page_size) + (spec_.strided ? fp8_584::kPageAlignment * 9 : 0);
-    auto* memory = allocate<std::uint8_t>(pages * page);
-    std::memset(memory, 0xFF, pages * page);
-    cache.view = {memory, Dtype::kU8, {pages, cache.page_size, 1, fp8_584::kTokenBytes}};
-    cache.view.strides[0] = page;
+  /// Makes a cache of a format with bytes of its own; all tokens are poison.
+  void make_records(PagedTokens& cache, std::int64_t pages) {
+    const LatentFormat& format = *cache.format;
+    if (!format.apart()) {
+      make_rows(cache, pages, Dtype::kU8, format.token_bytes());
+    } else {
+      const std::int64_t page =
+          format.least_page_stride(cache.page_size, 0) + (spec_.strided ? kPageAlignment * 9 : 0);
+      auto* memory = allocate<std::uint8_t>(pages * page);
+      std::memset(memory, 0xFF, pages * page);
+      cache.view = {memory, Dtype::kU8, {pages, cache.page_size, 1, format.token_bytes()}};
+      cache.view.strides[0] = page;
+    }
     for (std::int64_t slot = 0; slot < pages * cache.page_size; ++slot) {
-      fp8_.poison_584(cache.page_at(slot / cache.page_size), cache.page_size, slot % cache.page_size);
+      const auto [data, scales] = cache.record_at(slot);
+      records_.poison(format, data, scales);
     }
   }
 
@@ -278,7 +279,7 @@ class Maker {
     }
     const auto* scales = static_cast<const float*>(scale.data);
     const float factor = scale.present() ? scales[spec_.scales > 1 ? head : 0] : 1;
-    static_cast<std::uint8_t*>(memory)[offset] = fp8_656::encode((normal_(engine_) + mean) / factor);
+    static_cast<std::uint8_t*>(memory)[offset] = e4m3::encode((normal_(engine_) + mean) / factor);
   }
 
   /// The length of a context of which the rank holds `held` tokens; several lengths are possible, and one is
@@ -468,10 +469,12 @@ class Maker {
   std::mt19937_64 engine_;
   std::normal_distribution<float> normal_;
   std::uniform_real_distribution<double> uniform_;
-  Fp8Tokens fp8_{engine_, normal_};
+  RandomTokens records_{engine_, normal_};
   RandomCase case_;
-  PagedTokens cache_{spec_.page_size, spec_.lengths, case_.inputs.kv_cache};
-  PagedTokens extra_{spec_.extra_page_size, spec_.extra_lengths, case_.inputs.extra_kv_cache};
+  PagedTokens cache_{spec_.page_size, spec_.lengths, case_.inputs.kv_cache,
+                     &format_of(spec_.format, spec_.scale_place)};
+  PagedTokens extra_{spec_.extra_page_size, spec_.extra_lengths, case_.inputs.extra_kv_cache,
+                     &format_of(spec_.extra_format.value_or(spec_.format), spec_.scale_place)};
 };
 
 }  // namespace
@@ -489,7 +492,8 @@ DecodeProblem problem_of(const CaseSpec& spec) {
              .qk_dim = spec.qk_dim,
              .v_dim = spec.v_dim,
              .page_size = spec.page_size,
-             .layout = spec.layout};
+             .layout = spec.layout,
+             .scales = has_places(spec.format) ? spec.scale_place : ScalePlace::kAuto};
   p.cache.max_pages = spec.sparse ? 0 : pages(longest, spec.page_size) + 2;
   p.sparse = {spec.sparse, spec.sparse ? spec.topk : 0};
   if (!spec.extra_lengths.empty()) {
@@ -498,7 +502,8 @@ DecodeProblem problem_of(const CaseSpec& spec) {
                      .indexed = spec.extra_indexed,
                      .page_size = spec.extra_page_size,
                      .topk = spec.extra_indexed ? spec.extra_topk : 0,
-                     .max_pages = spec.extra_indexed ? 0 : pages(most, spec.extra_page_size) + 1};
+                     .max_pages = spec.extra_indexed ? 0 : pages(most, spec.extra_page_size) + 1,
+                     .format = spec.extra_format};
   }
   p.options = {.softmax_scale = spec.logit_scale / std::sqrt(static_cast<float>(spec.qk_dim)),
                .causal = spec.causal,

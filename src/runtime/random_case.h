@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,9 @@ namespace flashlatent::runtime {
 struct CaseSpec {
   std::string name = {};
   Dtype dtype = Dtype::kBF16;
-  /// kFp8_656: scales are powers of two or not. kFp8_584: scales have the writer's exponent or a larger one.
+  /// fp32 scales are powers of two or not. Scales of a byte are the writer's or up to four times as large.
   KvFormat format = KvFormat::kPlain;
+  ScalePlace scale_place = ScalePlace::kToken;  ///< Of formats that leave it open.
   KvLayout layout = KvLayout::kLatent;
   /// kE4m3: number of scales of keys and of values: 0 (absent), 1 or kv_heads; latent: 0 or 1.
   int scales = 0;
@@ -60,9 +62,10 @@ struct CaseSpec {
   /// Tokens of each request in the extra cache; empty: there is no extra cache.
   std::vector<int> extra_lengths = {};
   int extra_page_size = 64;
-  bool extra_indexed = false;                ///< By `extra_topk` indices; else by page table, all of them.
-  int extra_topk = 0;                        ///< As topk, for the extra cache.
-  std::vector<int> extra_topk_lengths = {};  ///< As topk_lengths.
+  std::optional<KvFormat> extra_format = {};  ///< Absent: the first cache's.
+  bool extra_indexed = false;                 ///< By `extra_topk` indices; else by page table, all of them.
+  int extra_topk = 0;                         ///< As topk, for the extra cache.
+  std::vector<int> extra_topk_lengths = {};   ///< As topk_lengths.
   /// By page table: each query token sees fewer tokens than the next one.
   bool extra_by_token = false;
   bool other_lengths = false;  ///< RandomCase::other_lengths are drawn.

@@ -1,4 +1,4 @@
-// Random tokens of the latent FP8 formats, and poison for unused ones.
+// Random tokens of the formats that have bytes of their own, and poison for unused ones.
 #pragma once
 
 #include <algorithm>
@@ -6,64 +6,53 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <vector>
 
 #include "core/element.h"
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
+#include "core/formats/formats.h"
 
 namespace flashlatent::runtime {
 
-class Fp8Tokens {
+class RandomTokens {
  public:
-  Fp8Tokens(std::mt19937_64& engine, std::normal_distribution<float>& normal)
+  RandomTokens(std::mt19937_64& engine, std::normal_distribution<float>& normal)
       : engine_(engine), normal_(normal) {}
 
-  /// Writes an fp8_656 token. Half of the groups have the writer's scale; the others have any scale that
-  /// keeps all elements in range.
-  void write_656(std::uint8_t* token, bool rope, float mean) {
-    for (int group = 0; group < fp8_656::kGroups; ++group) {
-      const float scale =
-          write_group<fp8_656::kGroup>(token + group * fp8_656::kGroup, mean, [this](float amax, float) {
-            return amax / fp8_656::kLargest * (1 + static_cast<float>(engine_() % 100) / 50);
-          });
-      std::memcpy(token + fp8_656::kScaleOffset + group * sizeof(scale), &scale, sizeof(scale));
+  /// Writes a token of normal elements, but no byte of padding. Half of its groups have the writer's scale;
+  /// the others have another one that keeps all elements in range: with fp32 any up to three times as large,
+  /// else twice or four times as large. Without `rope` the part that is bf16 is left alone.
+  void write(const LatentFormat& format, std::uint8_t* data, std::uint8_t* scales, bool rope, float mean) {
+    for (int group = 0; group < format.groups(); ++group) {
+      float values[kMostGroup], amax = 0;
+      for (int i = 0; i < format.group; ++i)
+        amax = std::max(amax, std::abs(values[i] = normal_(engine_) + mean));
+      const float scale = write_scale(format, scales, group, amax);
+      for (int i = 0; i < format.group; ++i)
+        write_element(format, data, group * format.group + i, values[i] / scale);
     }
-    if (rope) write_rope(token + fp8_656::kRopeOffset, mean);
-  }
-
-  /// Writes an fp8_584 token, but not its byte of padding.
-  void write_584(std::uint8_t* page, int page_size, std::int64_t offset, float mean) {
-    std::uint8_t* data = page + fp8_584::data_offset(offset);
-    std::uint8_t* scales = page + fp8_584::scale_offset(page_size, offset);
-    for (int group = 0; group < fp8_584::kGroups; ++group) {
-      const float scale = write_group<fp8_584::kGroup>(
-          data + group * fp8_584::kGroup, mean,
-          [this](float, float least) { return least * e4m3::power_of_two(static_cast<int>(engine_() % 3)); });
-      scales[group] = fp8_584::scale_byte(std::ilogb(scale));
-    }
-    write_rope(data + fp8_584::kRopeOffset, mean);
-  }
-
-  /// Writes NaN to every element, or finite elements with scales that are NaN or Inf.
-  void poison_656(std::uint8_t* token) {
-    std::memset(token, 0xFF, fp8_656::kTokenBytes);
-    if (engine_() % 2 == 0) return;
-    std::memset(token, 0x38, fp8_656::kLatentDim);
-    const float scale =
-        engine_() % 2 == 0 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
-    for (int group = 0; group < fp8_656::kGroups; ++group) {
-      std::memcpy(token + fp8_656::kScaleOffset + group * sizeof(scale), &scale, sizeof(scale));
+    for (int i = 0; rope && i < format.rope_dim; ++i) {
+      const std::uint16_t value = float_to_bf16(normal_(engine_) + mean);
+      std::memcpy(data + format.rope_offset + i * sizeof(value), &value, sizeof(value));
     }
   }
 
-  /// The same for fp8_584, whose bytes are all NaN before.
-  void poison_584(std::uint8_t* page, int page_size, std::int64_t offset) {
+  /// Makes a token, whose bytes are all 0xFF before, NaN in one of the ways that its format has: elements,
+  /// scales or both. fp32 scales may be infinite.
+  void poison(const LatentFormat& format, std::uint8_t* data, std::uint8_t* scales) {
+    // 0xFF is NaN in e4m3, ue8m0, fp32 and bf16, but in e2m1 it is -6 twice: there only scales are NaN.
     switch (engine_() % 3) {
       case 0:  // numbers with NaN scales
-        std::memset(page + fp8_584::data_offset(offset), 0x38, fp8_584::kNopeDim);
+        std::memset(data, 0x38, code_bytes(format));
+        if (format.scales == ScaleKind::kFp32 && engine_() % 2 == 0) {
+          constexpr float kInfinity = std::numeric_limits<float>::infinity();
+          for (int i = 0; i < format.groups(); ++i)
+            std::memcpy(scales + i * sizeof(float), &kInfinity, sizeof(float));
+        }
         break;
-      case 1:  // NaN with finite scales
-        std::memset(page + fp8_584::scale_offset(page_size, offset), 127, fp8_584::kScaleBytes);
+      case 1:  // NaN with finite scales of 1
+        if (format.elements == Elements::kE4m3 && format.scales == ScaleKind::kUe8m0) {
+          std::memset(scales, 127, format.scale_bytes);
+        }
         break;
       default:
         break;
@@ -71,23 +60,40 @@ class Fp8Tokens {
   }
 
  private:
-  /// Writes the codes of a group of normal elements and returns its scale: the writer's, or the larger one
-  /// that `another` makes of it.
-  template <int kGroup, class Another>
-  float write_group(std::uint8_t* codes, float mean, Another another) {
-    float values[kGroup], amax = 0;
-    for (float& value : values) amax = std::max(amax, std::abs(value = normal_(engine_) + mean));
-    float scale = e4m3::power_of_two(e4m3::scale_exponent(amax));
-    if (engine_() % 2 == 0) scale = another(amax, scale);
-    for (int i = 0; i < kGroup; ++i) codes[i] = e4m3::encode(values[i] / scale);
+  static constexpr int kMostGroup = 128;
+
+  static int code_bytes(const LatentFormat& format) {
+    return format.elements == Elements::kE2m1 ? format.scaled_dim() / 2 : format.scaled_dim();
+  }
+
+  float write_scale(const LatentFormat& format, std::uint8_t* scales, int group, float amax) {
+    const bool another = engine_() % 2 == 0;
+    if (format.scales == ScaleKind::kE4m3) {
+      const std::uint8_t byte =
+          e2m1::scale_byte(amax * (another ? e4m3::power_of_two(static_cast<int>(engine_() % 3)) : 1));
+      scales[group] = byte;
+      return e4m3::decode(byte);
+    }
+    const int exponent = e4m3::scale_exponent(amax, least_exponent(format, ScaleFloor::kAuto));
+    if (format.scales == ScaleKind::kUe8m0) {
+      const int larger = another ? static_cast<int>(engine_() % 3) : 0;
+      scales[group] = ue8m0::scale_byte(exponent + larger);
+      return e4m3::power_of_two(exponent + larger);
+    }
+    const float scale = another ? amax / e4m3::kLargest * (1 + static_cast<float>(engine_() % 100) / 50)
+                                : e4m3::power_of_two(exponent);
+    std::memcpy(scales + group * sizeof(scale), &scale, sizeof(scale));
     return scale;
   }
 
-  void write_rope(std::uint8_t* rope, float mean) {
-    for (int i = 0; i < fp8_656::kRopeDim; ++i) {
-      const std::uint16_t value = float_to_bf16(normal_(engine_) + mean);
-      std::memcpy(rope + i * sizeof(value), &value, sizeof(value));
+  static void write_element(const LatentFormat& format, std::uint8_t* data, int i, float x) {
+    if (format.elements == Elements::kE4m3) {
+      data[i] = e4m3::encode(x);
+      return;
     }
+    std::uint8_t& pair = data[i / 2];
+    const int shift = i % 2 * 4;
+    pair = static_cast<std::uint8_t>((pair & ~(0xF << shift)) | e2m1::encode(x) << shift);
   }
 
   std::mt19937_64& engine_;

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
+#include "core/formats/formats.h"
 #include "core/message.h"
 
 namespace flashlatent::runtime {
@@ -17,26 +16,24 @@ struct Pages {
   std::int64_t token_bytes;
   /// A page's first tokens are its first bytes; otherwise each token lies all over the page (packed).
   bool in_rows;
-  bool scales = false;  ///< fp8_584: 8 bytes a token behind all data of the page.
+  const LatentFormat* apart = nullptr;  ///< The format, if a page's scales follow its data.
 };
 
-Pages latent_pages(const DecodeProblem::Cache& cache, const void* data, std::int64_t page_size) {
-  switch (cache.format) {
-    case KvFormat::kFp8_656:
-      return {data, page_size * fp8_656::kTokenBytes, page_size, fp8_656::kTokenBytes, true};
-    case KvFormat::kFp8_584:
-      return {data, fp8_584::least_page_stride(page_size), page_size, fp8_584::kDataBytes, true, true};
-    case KvFormat::kPlain:
-    case KvFormat::kE4m3:
-      break;
+Pages latent_pages(const DecodeProblem::Cache& cache, const LatentFormat& format, const void* data,
+                   std::int64_t page_size) {
+  if (format.is_record()) {
+    return {data, format.least_page_stride(page_size, 0), page_size, format.token_stride(format.data_bytes),
+            true, format.apart() ? &format : nullptr};
   }
-  const std::int64_t token = (cache.format == KvFormat::kE4m3 ? 1 : 2) * cache.heads * cache.qk_dim;
+  const std::int64_t token = (format.plain() ? 2 : 1) * cache.heads * cache.qk_dim;
   return {data, page_size * token, page_size, token, true};
 }
 
 std::vector<Pages> caches_of(const BenchInput& input) {
   const auto& cache = input.problem.cache;
-  if (cache.layout == KvLayout::kLatent) return {latent_pages(cache, input.kv_cache.data(), cache.page_size)};
+  if (cache.layout == KvLayout::kLatent) {
+    return {latent_pages(cache, format_of(cache), input.kv_cache.data(), cache.page_size)};
+  }
   const std::int64_t element = cache.format == KvFormat::kE4m3 ? 1 : 2;
   const std::int64_t key = element * cache.heads * cache.qk_dim, value = element * cache.heads * cache.v_dim;
   const std::int64_t size = cache.page_size;
@@ -51,10 +48,10 @@ class Cutter {
   void add(const Pages& cache, std::int64_t page, std::int64_t first, std::int64_t count) {
     const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(cache.data) + page * cache.page_bytes;
     add(begin + first * cache.token_bytes, count * cache.token_bytes);
-    if (!cache.scales) return;
+    if (cache.apart == nullptr) return;
     // Rounded to whole words of 16 bytes, since bulk copies move those.
-    const std::int64_t scales = fp8_584::scale_offset(cache.page_size, first) / 16 * 16;
-    const std::int64_t end = fp8_584::scale_offset(cache.page_size, first + count);
+    const std::int64_t scales = cache.apart->scales_at(cache.page_size, first, 0) / 16 * 16;
+    const std::int64_t end = cache.apart->scales_at(cache.page_size, first + count, 0);
     add(begin + scales, (end - scales + 15) / 16 * 16);
   }
   Result<std::vector<Piece>> finish() && {
@@ -88,7 +85,8 @@ Result<std::vector<Piece>> cache_pieces(const BenchInput& input) {
   };
   for (const std::int32_t token : input.host_indices) add_token(caches[0], token);
   if (extra.enabled) {
-    const Pages cache = latent_pages(problem.cache, input.extra_kv_cache.data(), extra.page_size);
+    const Pages cache = latent_pages(problem.cache, extra_format_of(problem.cache),
+                                     input.extra_kv_cache.data(), extra.page_size);
     for (const std::int32_t token : input.host_extra_indices) add_token(cache, token);
     // All requests have the same number of tokens; the last page counts as full.
     for (const std::int32_t page : input.host_extra_table) cutter.add(cache, page, 0, extra.page_size);

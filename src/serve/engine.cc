@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/latent_format.h"
+#include "core/formats/formats.h"
 #include "core/message.h"
 #include "cpu/parallel.h"
 #include "runtime/host_memory.h"
@@ -16,10 +16,11 @@ namespace flashlatent::serve {
 
 namespace {
 
-// MLA: 512 latent + 64 RoPE elements. fp8_584: 448 + 64, all of them value.
+// MLA: 512 latent + 64 RoPE elements. Where all of a row is value: 448 + 64.
 constexpr std::int64_t kRope = 64, kValue = 512;
-constexpr std::int64_t row_elements(KvFormat format) {
-  return format == KvFormat::kFp8_584 ? fp8_584::kDim : kValue + kRope;
+std::int64_t row_elements(KvFormat format) {
+  const LatentFormat& value = format_of(format, ScalePlace::kAuto);
+  return value.all_value ? value.dim : kValue + kRope;
 }
 constexpr float kCacheScale = 1.0F;
 constexpr float kQueryScale = 4.0F;  // makes scores of deviation 2.3: some tokens matter more than others
@@ -42,7 +43,8 @@ Engine::Engine(std::span<const io::TraceRequest> trace, const Options& options)
                     .qk_dim = static_cast<int>(row_elements(options.format)),
                     .v_dim = kValue,
                     .page_size = options.page_size,
-                    .max_pages = options.max_pages};
+                    .max_pages = options.max_pages,
+                    .scales = has_places(options.format) ? options.scales : ScalePlace::kAuto};
   problem_.options.softmax_scale = 1.0F / std::sqrt(192.0F);  // DeepSeek-V2: 128 + 64 before absorption
   problem_.options.prefix_sharing = options.prefix_sharing;
   row_ = row_elements(options.format);
@@ -64,13 +66,13 @@ std::size_t Engine::cache_bytes() const {
 }
 
 std::int64_t Engine::page_stride() const {
-  const std::int64_t rows = options_.page_size * last_extent(options_.format, row_);
-  return options_.format == KvFormat::kFp8_584 ? fp8_584::least_page_stride(options_.page_size) : rows;
+  return format_of(problem_.cache).least_page_stride(options_.page_size, row_);
 }
 
 TensorView Engine::latent_view(void* data, std::int64_t pages, Device device) const {
-  TensorView view(data, options_.format == KvFormat::kPlain ? options_.dtype : Dtype::kU8,
-                  {pages, options_.page_size, 1, last_extent(options_.format, row_)}, device);
+  const LatentFormat& format = format_of(problem_.cache);
+  TensorView view(data, format.dtype(options_.dtype),
+                  {pages, options_.page_size, 1, format.last_extent(row_)}, device);
   view.strides[0] = page_stride();
   return view;
 }
@@ -237,7 +239,8 @@ Status Engine::append_staged(int layer, const std::vector<std::int32_t>& slots) 
   ConstTensorView rope(static_cast<const std::uint16_t*>(staged_rows_.data()) + row_ - kRope, options_.dtype,
                        {tokens, kRope}, device_);
   latent.strides[0] = rope.strides[0] = row_;
-  return append_latent(latent, rope, slot_mapping, cache_view(layer), executor);
+  return append_latent(latent, rope, slot_mapping, cache_view(layer), executor, {},
+                       said_as(format_of(problem_.cache)));
 }
 
 Status Engine::make_queries(const Scheduler::Step& step, const PagePool& pool) {
@@ -337,7 +340,8 @@ Result<runtime::Comparison> Engine::verify(const Scheduler::Step& step, int row,
   if (options_.format != KvFormat::kPlain) {  // the bytes that append_latent must have written
     quantised.resize(pages * page_stride());
     const TensorView fp8 = latent_view(quantised.data(), pages, {});
-    FLASHLATENT_RETURN_IF_ERROR(convert_cache(inputs.kv_cache, fp8, Executor{}));
+    FLASHLATENT_RETURN_IF_ERROR(
+        convert_cache(inputs.kv_cache, fp8, Executor{}, {}, {}, {}, said_as(format_of(problem_.cache))));
     inputs.kv_cache = fp8;
   }
   inputs.block_table = {block_table.data(), Dtype::kI32, {1, pages}};

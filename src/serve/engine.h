@@ -23,6 +23,7 @@ class Engine {
   struct Options {
     Executor executor;
     KvFormat format = KvFormat::kPlain;
+    ScalePlace scales = ScalePlace::kToken;  ///< Of a format that leaves it open.
     Dtype dtype = Dtype::kBF16;
     int layers = 1;
     int heads = 16;  ///< h_q.

@@ -112,19 +112,13 @@ Result<ReplayReport> replay(std::span<const io::TraceRequest> trace, const Repla
   for (const io::TraceRequest& request : trace) {
     longest = std::max(longest, std::int64_t{request.input_length} + request.output_length);
   }
-  Engine::Options engine_options{options.executor,
-                                 options.format,
-                                 options.dtype,
-                                 options.layers,
-                                 options.heads,
-                                 options.kv_heads,
-                                 options.kv_dim,
-                                 options.batch,
-                                 pages,
-                                 options.page_size,
-                                 0,
-                                 options.seed,
-                                 options.prefix_sharing};
+  Engine::Options engine_options{options.executor,  options.format,
+                                 options.scales,    options.dtype,
+                                 options.layers,    options.heads,
+                                 options.kv_heads,  options.kv_dim,
+                                 options.batch,     pages,
+                                 options.page_size, 0,
+                                 options.seed,      options.prefix_sharing};
   engine_options.max_pages = static_cast<int>((longest + options.page_size - 1) / options.page_size);
   FLASHLATENT_ASSIGN_OR_RETURN(auto engine, Engine::create(trace, engine_options));
 

@@ -15,6 +15,7 @@ namespace flashlatent::serve {
 struct ReplayOptions {
   Executor executor;
   KvFormat format = KvFormat::kPlain;
+  ScalePlace scales = ScalePlace::kToken;  ///< Of a format that leaves it open.
   Dtype dtype = Dtype::kBF16;
   int layers = 1;
   int heads = 16;

@@ -67,7 +67,8 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
 
     q              bf16 or fp16 (b, s_q, h_q, d)
     k_cache        q's dtype (pages, page_size, h_kv, d); is_fp8_kvcache: one byte an element, (pages, page_size,
-                   1, 656), or (pages, page_size, 1, 584), a view of whole pages (DeepSeek V4, 512 columns).
+                   1, 656), or (pages, page_size, 1, 584), a view of whole pages (DeepSeek V4, 512 columns), or (pages,
+                   page_size, 1, 528) with scales behind each token (DeepSeek V4.1; the extra cache also 288).
                    is_fp8_kvcache need not be given: k_cache's dtype tells
     block_table    int32 (b, max_pages); entries past a request's length may be garbage; tokens of a negative or too
                    large page number are skipped. None in sparse decode
@@ -104,8 +105,9 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
                                        "cache has elements of one byte, any other q's dtype")
         if indices is not None:
             block_table = cache_seqlens = None
+        v41 = {528: "mxfp8_528", 288: "nvfp4_288"}.get(k_cache.shape[-1]) if k_cache.element_size() == 1 else None
         return _compiled(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, out, causal=causal,
-                         indices=indices, topk_length=topk_length, attn_sink=attn_sink, extra_kv_cache=extra_k_cache,
+                         kv_format=v41, scales=None if v41 is None else "token", indices=indices, topk_length=topk_length, attn_sink=attn_sink, extra_kv_cache=extra_k_cache,
                          extra_indices=extra_indices_in_kvcache, extra_topk_length=extra_topk_length,
                          kv_scale=descale_k, q_scale=descale_q,
                          batch_invariant=enable_batch_invariant, check_inputs=check_inputs)

@@ -2,12 +2,13 @@
 // converted.
 #include <algorithm>
 
-#include "core/latent_format.h"
+#include "core/formats/formats.h"
 #include "core/message.h"
 #include "cuda/cache_ops/by_warps.h"
 #include "cuda/cache_ops/e4m3.h"
 #include "cuda/cache_ops/fp8_584.h"
 #include "cuda/cache_ops/latent_maps.cuh"
+#include "cuda/cache_ops/records.h"
 #include "cuda/cache_ops/token.cuh"
 #include "cuda/cuda_backend.h"
 
@@ -87,33 +88,57 @@ TokenDims dims_of(const ConstTensorView& from, bool aligned) {
 
 }  // namespace latent_moves
 
+namespace {
+
+using latent_moves::check_fp8;
+using latent_moves::dims_of;
+using latent_moves::move_all;
+
+/// Has a cache in this format kernels of its own?
+bool has_kernels(const LatentFormat& format) {
+  return format.plain() || &format == &kFp8_656Format || &format == &kFp8_584Format ||
+         &format == &kE4m3Format;
+}
+/// ... that write its scales by this rule?
+bool has_writer(const LatentFormat& format, ScaleFloor floor) {
+  return has_kernels(format) && least_exponent(format, floor) == least_exponent(format, ScaleFloor::kAuto);
+}
+
+}  // namespace
+
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
-                     const Executor& executor, const ConstTensorView& kv_scale) {
-  using namespace latent_moves;
-  if (latent_format(kv_cache) == KvFormat::kE4m3) {
+                     const Executor& executor, const ConstTensorView& kv_scale, const CacheFormat& said) {
+  const LatentFormat& format = format_of(said);
+  if (!has_writer(format, said.floor)) {
+    return append_records(latent, rope, slot_mapping,
+                          {kv_cache, format, kv_scale, least_exponent(format, said.floor)}, executor);
+  }
+  if (&format == &kE4m3Format) {
     return append_e4m3(latent, rope, slot_mapping, kv_cache, kv_scale, executor);
   }
-  if (latent_format(kv_cache) == KvFormat::kFp8_584) {
-    return append_584(latent, rope, slot_mapping, kv_cache, executor);
-  }
+  if (&format == &kFp8_584Format) return append_584(latent, rope, slot_mapping, kv_cache, executor);
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("kv_cache", kv_cache));
   const std::int64_t d_rope = rope.present() ? rope.shape[1] : 0;
   const bool aligned = in_vectors(latent) && in_vectors(kv_cache) && (d_rope == 0 || in_vectors(rope));
-  const LatentAppend<HeadPages> map(latent, rope, slot_mapping, kv_cache);
+  const LatentAppend<HeadPages> map(latent, rope, slot_mapping, HeadPages(kv_cache));
   return move_all(map, latent.dtype, kv_cache.dtype, dims_of(latent.shape[1], d_rope, aligned),
                   slot_mapping.shape[0], executor);
 }
 
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor,
-                     const ConstTensorView& from_scale, const ConstTensorView& to_scale) {
-  using namespace latent_moves;
-  if (latent_format(from) == KvFormat::kE4m3 || latent_format(to) == KvFormat::kE4m3) {
+                     const ConstTensorView& from_scale, const ConstTensorView& to_scale,
+                     const CacheFormat& from_said, const CacheFormat& to_said) {
+  const LatentFormat &format = format_of(from_said), &to_format = format_of(to_said);
+  const bool one_of_bytes = format.plain() || to_format.plain() || &format == &to_format;
+  if (!one_of_bytes || !has_kernels(format) || !has_writer(to_format, to_said.floor)) {
+    return convert_records({from, format, from_scale},
+                           {to, to_format, to_scale, least_exponent(to_format, to_said.floor)}, executor);
+  }
+  if (&format == &kE4m3Format || &to_format == &kE4m3Format) {
     return convert_e4m3(from, from_scale, to, to_scale, executor);
   }
-  if (latent_format(from) == KvFormat::kFp8_584 || latent_format(to) == KvFormat::kFp8_584) {
-    return convert_584(from, to, executor);
-  }
+  if (&format == &kFp8_584Format || &to_format == &kFp8_584Format) return convert_584(from, to, executor);
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("from", from));
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("to", to));
   return move_all(LatentConvert<HeadPages>{HeadPages(from), HeadPages(to)}, from.dtype, to.dtype,
@@ -123,17 +148,22 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
 
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                     const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
-                    const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale) {
-  using namespace latent_moves;
-  if (latent_format(kv_cache) == KvFormat::kE4m3) {
+                    const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale,
+                    const CacheFormat& said) {
+  const LatentFormat& format = format_of(said);
+  if (!has_kernels(format)) {
+    return gather_records({kv_cache, format, kv_scale}, block_table, cu_seqlens, first_token, out, executor);
+  }
+  if (&format == &kE4m3Format) {
     return gather_e4m3(kv_cache, kv_scale, block_table, cu_seqlens, first_token, out, executor);
   }
-  if (latent_format(kv_cache) == KvFormat::kFp8_584) {
+  if (&format == &kFp8_584Format) {
     return gather_584(kv_cache, block_table, cu_seqlens, first_token, out, executor);
   }
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("kv_cache", kv_cache));
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("out", out));
-  const LatentGather<HeadPages> map(kv_cache, PageTable(block_table, cu_seqlens, first_token), out);
+  const LatentGather<HeadPages> map(HeadPages(kv_cache), PageTable(block_table, cu_seqlens, first_token),
+                                    out);
   return move_all(map, kv_cache.dtype, out.dtype, dims_of(kv_cache, in_vectors(kv_cache) && in_vectors(out)),
                   out.shape[0] * out.shape[1], executor);
 }

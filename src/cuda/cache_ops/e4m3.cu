@@ -124,7 +124,7 @@ Status append_e4m3(const ConstTensorView& latent, const ConstTensorView& rope,
                    const ConstTensorView& kv_scale, const Executor& executor) {
   using namespace e4m3_moves;
   const std::int64_t d_latent = latent.shape[1], d_rope = rope.present() ? rope.shape[1] : 0;
-  const LatentAppend<TokenPages> map(latent, rope, slot_mapping, kv_cache);
+  const LatentAppend<TokenPages> map(latent, rope, slot_mapping, TokenPages(kv_cache));
   const bool aligned = in_words(latent) && in_words(kv_cache) && (d_rope == 0 || in_words(rope));
   const Shape shape{nullptr, scale_of(kv_scale), static_cast<int>(d_latent),
                     static_cast<int>(d_latent + d_rope), aligned && d_latent % 8 == 0};
@@ -145,7 +145,8 @@ Status gather_e4m3(const ConstTensorView& kv_cache, const ConstTensorView& kv_sc
                    const ConstTensorView& block_table, const ConstTensorView& cu_seqlens,
                    const ConstTensorView& first_token, const TensorView& out, const Executor& executor) {
   using namespace e4m3_moves;
-  const LatentGather<TokenPages> map(kv_cache, PageTable(block_table, cu_seqlens, first_token), out);
+  const LatentGather<TokenPages> map(TokenPages(kv_cache), PageTable(block_table, cu_seqlens, first_token),
+                                     out);
   const auto elements = static_cast<int>(kv_cache.shape[3]);
   const Shape shape{scale_of(kv_scale), scale_of(kv_scale), elements, elements,
                     in_words(kv_cache) && in_words(out)};

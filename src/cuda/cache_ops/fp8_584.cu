@@ -3,8 +3,7 @@
 // are the RoPE part.
 #include "cuda/cache_ops/fp8_584.h"
 
-#include "core/fp8_584.h"
-#include "core/latent_format.h"
+#include "core/formats/formats.h"
 #include "core/message.h"
 #include "cuda/cache_ops/by_warps.h"
 #include "cuda/cache_ops/latent_maps.cuh"
@@ -39,8 +38,8 @@ struct Tokens : TokenPages {
   using Move = Move584;
   bool apart;  // are scales behind all data of a page?
 
-  explicit Tokens(const ConstTensorView& view)
-      : TokenPages(view), apart(latent_format(view) == KvFormat::kFp8_584) {}
+  /// A cache of bytes is fp8_584.
+  explicit Tokens(const ConstTensorView& view) : TokenPages(view), apart(view.dtype == Dtype::kU8) {}
 
   __device__ __forceinline__ std::uint8_t* token(std::int64_t page, std::int64_t offset) const {
     return data + page * page_stride + (apart ? fp8_584::data_offset(offset) : offset * token_stride);
@@ -75,7 +74,7 @@ __device__ __forceinline__ void quantize(const Move584& move, bool vectors, int 
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const bool is_rope = i == 1 && lane >= kRopeLane;
-    const int exponent = e4m3::scale_exponent(i == 0 ? both.x : both.y);
+    const int exponent = e4m3::scale_exponent(i == 0 ? both.x : both.y, e4m3::kLeastOfAmax);
     const int word = lane + 32 * i;
     if (is_rope) {
       store_word(move.to + fp8_584::kRopeOffset, lane - kRopeLane, true,
@@ -154,10 +153,9 @@ Status move_tokens(const Map& map, Dtype from, Dtype to, bool vectors, std::int6
 /// Data is moved by 16 bytes, and is aligned to them if pages are.
 Status check_584(const char* name, const ConstTensorView& view) {
   const auto address = reinterpret_cast<std::uintptr_t>(view.data);
-  if (latent_format(view) != KvFormat::kFp8_584 || address % fp8_584::kPageAlignment == 0) return {};
+  if (view.dtype != Dtype::kU8 || address % kPageAlignment == 0) return {};
   return invalid_argument(name, " is at ", view.data,
-                          "; the address of an fp8_584 cache must be a multiple of ",
-                          fp8_584::kPageAlignment);
+                          "; the address of an fp8_584 cache must be a multiple of ", kPageAlignment);
 }
 
 }  // namespace
@@ -168,8 +166,8 @@ Status append_584(const ConstTensorView& latent, const ConstTensorView& rope,
                   const ConstTensorView& slot_mapping, const TensorView& kv_cache, const Executor& executor) {
   using namespace fp8_584_moves;
   FLASHLATENT_RETURN_IF_ERROR(check_584("kv_cache", kv_cache));
-  return move_tokens(LatentAppend<Tokens>(latent, rope, slot_mapping, kv_cache), latent.dtype, kv_cache.dtype,
-                     in_vectors(latent) && in_vectors(rope), slot_mapping.shape[0], executor);
+  return move_tokens(LatentAppend<Tokens>(latent, rope, slot_mapping, Tokens(kv_cache)), latent.dtype,
+                     kv_cache.dtype, in_vectors(latent) && in_vectors(rope), slot_mapping.shape[0], executor);
 }
 
 Status convert_584(const ConstTensorView& from, const TensorView& to, const Executor& executor) {
@@ -190,7 +188,7 @@ Status gather_584(const ConstTensorView& kv_cache, const ConstTensorView& block_
     return invalid_argument("out at ", out.data, " is ", to_string(ConstTensorView(out)),
                             "; the address and strides of fp8_584 rows must be multiples of 8 bytes");
   }
-  const LatentGather<Tokens> map(kv_cache, PageTable(block_table, cu_seqlens, first_token), out);
+  const LatentGather<Tokens> map(Tokens(kv_cache), PageTable(block_table, cu_seqlens, first_token), out);
   return move_tokens(map, kv_cache.dtype, out.dtype, in_vectors(out), out.shape[0], executor);
 }
 

@@ -85,7 +85,7 @@ struct LatentAppend {
 
   /// `rope_of` may be absent.
   LatentAppend(const ConstTensorView& latent_of, const ConstTensorView& rope_of,
-               const ConstTensorView& slot_mapping, const ConstTensorView& kv_cache)
+               const ConstTensorView& slot_mapping, const Cache& kv_cache)
       : latent(static_cast<const std::uint8_t*>(latent_of.data)),
         rope(nullptr),
         latent_stride(latent_of.strides[0] * 2),
@@ -138,7 +138,7 @@ struct LatentGather {
   std::uint8_t* out;
   std::int64_t row_stride, head_stride;  // bytes
 
-  LatentGather(const ConstTensorView& kv_cache, const PageTable& pages, const TensorView& rows)
+  LatentGather(const Cache& kv_cache, const PageTable& pages, const TensorView& rows)
       : cache(kv_cache),
         table(pages),
         out(static_cast<std::uint8_t*>(rows.data)),

@@ -1,5 +1,5 @@
 // Converts cached tokens from one format to another; a warp has a few. Bits are those of the CPU backend
-// (core/element.h, core/fp8_656.h), NaN included.
+// (core/element.h, core/formats/fp8_656.h), NaN included.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "core/divisor.h"
-#include "core/fp8_656.h"
+#include "core/formats/fp8_656.h"
 
 namespace flashlatent::cuda {
 

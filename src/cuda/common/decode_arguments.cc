@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/fp8_584.h"
+#include "core/formats/formats.h"
 #include "core/query_parts.h"
 #include "core/return_if_error.h"
 #include "cuda/common/dense_choice.h"
@@ -99,22 +99,24 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
 
 namespace {
 
-/// In fp8_584 the data rows of a page are apart from its scales, so the view's second stride is not a
-/// token's.
-Status set_cache(const char* name, const ConstTensorView& cache, KvFormat format, int page_size,
+/// Where a page's scales follow its data, the view's second stride is not a token's.
+Status set_cache(const char* name, const ConstTensorView& cache, const LatentFormat& format, int page_size,
                  parts::ListedCache& listed) {
   const std::int64_t size = size_of(cache.dtype);
-  const bool pages_only = format == KvFormat::kFp8_584;
   ConstTensorView aligned = cache;
-  if (pages_only) aligned.strides[1] = aligned.strides[2] = 0;
+  if (format.apart()) aligned.strides[1] = aligned.strides[2] = 0;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment(name, aligned, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_pages(name, cache));
   listed.data = static_cast<const std::uint8_t*>(cache.data);
   listed.page_bytes = cache.strides[0] * size;
-  listed.token_bytes = pages_only ? fp8_584::kDataBytes : cache.strides[1] * size;
+  listed.token_bytes = format.token_stride(cache.strides[1] * size);
   listed.head_bytes = cache.strides[2] * size;
   listed.pages = static_cast<int>(cache.shape[0]);
   listed.page_size = Divisor(page_size);
+  listed.scales_apart = format.apart();
+  listed.record = format.scales == ScaleKind::kE4m3   ? parts::Record::kNvfp4_288
+                  : format.scales == ScaleKind::kFp32 ? parts::Record::kFp8_528
+                                                      : parts::Record::kMxfp8_528;
   return {};
 }
 
@@ -130,13 +132,14 @@ void set_entries(const ConstTensorView& entries, bool indexed, parts::ListedCach
 Status set_listed_caches(const DecodeCall& call, parts::CacheArguments& cache) {
   const DecodeProblem& problem = call.problem;
   const DecodeInputs& inputs = call.inputs;
-  const auto& [format, dtype, heads, qk_dim, v_dim, page_size, max_pages, layout, extra] = problem.cache;
-  FLASHLATENT_RETURN_IF_ERROR(set_cache("kv_cache", inputs.kv_cache, format, page_size, cache.listed[0]));
+  const ExtraCache& extra = problem.cache.extra;
+  FLASHLATENT_RETURN_IF_ERROR(set_cache("kv_cache", inputs.kv_cache, format_of(problem.cache),
+                                        problem.cache.page_size, cache.listed[0]));
   const bool indexed = problem.sparse.enabled;
   set_entries(indexed ? inputs.indices : inputs.block_table, indexed, cache.listed[0]);
   if (extra.enabled) {
-    FLASHLATENT_RETURN_IF_ERROR(
-        set_cache("extra_kv_cache", inputs.extra_kv_cache, format, extra.page_size, cache.listed[1]));
+    FLASHLATENT_RETURN_IF_ERROR(set_cache("extra_kv_cache", inputs.extra_kv_cache,
+                                          extra_format_of(problem.cache), extra.page_size, cache.listed[1]));
     set_entries(extra.indexed ? inputs.extra_indices : inputs.extra_block_table, extra.indexed,
                 cache.listed[1]);
   }

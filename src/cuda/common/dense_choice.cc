@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/e4m3_latent.h"
-#include "core/fp8_656.h"
+#include "core/formats/e4m3_latent.h"
+#include "core/formats/formats.h"
 #include "core/message.h"
 #include "cost/model.h"
 #include "cuda/parts/merge_room.h"
@@ -139,7 +139,8 @@ bool has_token_items(const DecodeProblem& problem) {
 bool goes_by_lists(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
   if (cache.layout != KvLayout::kLatent) return false;
-  return cache.extra.enabled || problem.options.window != 0 || cache.format == KvFormat::kFp8_584 ||
+  const LatentFormat& format = format_of(cache);
+  return cache.extra.enabled || problem.options.window != 0 || (format.is_record() && format.all_value) ||
          (cache.format == KvFormat::kE4m3 && cache.qk_dim == e4m3_latent::kLatentDim &&
           !problem.fp8_products()) ||
          (cache.format == KvFormat::kFp8_656 && cache.qk_dim == fp8_656::kLatentDim);
@@ -154,6 +155,10 @@ Loading loading_of(const DecodeProblem& problem) {
   switch (problem.cache.format) {
     case KvFormat::kFp8_584:
       return Loading::kFp8_584;
+    case KvFormat::kMxfp8_528:
+    case KvFormat::kNvfp4_288:
+    case KvFormat::kFp8_528:
+      return Loading::kRecords;
     case KvFormat::kFp8_656:
     case KvFormat::kE4m3:
       return goes_by_lists(problem) ? Loading::kListedFp8 : Loading::kFp8;

@@ -48,8 +48,8 @@ schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::
 /// Tokens of one TMA box: the largest power of two that divides both a page and a block.
 int box_tokens_of(const DecodeProblem& problem);
 /// Do items have two lists of tokens (plan/token_lists.h)? They do with an extra cache, with a window over a
-/// latent cache, and from fp8_584; the second list may be empty. fp8_656 without RoPE, and e4m3 without RoPE
-/// with bf16 products, are read by lists because they have no other loaders.
+/// latent cache, and from formats whose row is all value; the second list may be empty. fp8_656 without RoPE,
+/// and e4m3 without RoPE with bf16 products, are read by lists because they have no other loaders.
 bool goes_by_lists(const DecodeProblem& problem);
 /// Is a plan's item a query token, and not a request?
 bool has_token_items(const DecodeProblem& problem);

@@ -15,6 +15,7 @@ enum class Loading {
   kFp8,     ///< Token by token from an fp8_656 or e4m3 cache, converted to bf16.
   // By lists of tokens (parts/listed_tokens.cuh), from page tables or indices:
   kFp8_584,       ///< fp8_584.
+  kRecords,       ///< mxfp8_528, nvfp4_288 and fp8_528; each list says which.
   kListedFp8,     ///< fp8_656 and e4m3.
   kListedTokens,  ///< bf16 and fp16.
 };

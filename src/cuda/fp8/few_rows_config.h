@@ -3,9 +3,9 @@
 
 #include <cuda_bf16.h>
 
-#include "core/e4m3_latent.h"
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
+#include "core/formats/e4m3_latent.h"
+#include "core/formats/fp8_584.h"
+#include "core/formats/fp8_656.h"
 #include "cuda/fp8/token_kind.h"
 #include "cuda/parts/sent_unit.cuh"
 

@@ -1,9 +1,9 @@
 // What the kernels that take an FP8 cache's bytes straight to the tensor cores are compiled for, as data.
 #pragma once
 
-#include "core/e4m3_latent.h"
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
+#include "core/formats/e4m3_latent.h"
+#include "core/formats/fp8_584.h"
+#include "core/formats/fp8_656.h"
 #include "cuda/common/instance_key.h"
 
 namespace flashlatent::fp8 {

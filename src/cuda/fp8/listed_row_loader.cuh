@@ -4,7 +4,7 @@
 // counts its 16 bytes a lane by sectors (docs/kernels/fp8_584.md).
 #pragma once
 
-#include "core/fp8_584.h"
+#include "core/formats/fp8_584.h"
 #include "cuda/fp8/ring_place.cuh"
 #include "cuda/fp8/token_pairs.cuh"
 #include "cuda/parts/fp8_rows.cuh"

@@ -3,7 +3,7 @@
 // (656 = 5 x 128 + 16), so that nobody needs a swizzle.
 #pragma once
 
-#include "core/fp8_656.h"
+#include "core/formats/fp8_656.h"
 #include "cuda/fp8/ring_place.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/mask.cuh"

@@ -2,7 +2,7 @@
 // mask).
 #pragma once
 
-#include "core/fp8_656.h"
+#include "core/formats/fp8_656.h"
 #include "cuda/parts/mask.cuh"
 
 namespace flashlatent::fp8 {

@@ -5,7 +5,7 @@
 
 #include <cuda_fp16.h>
 
-#include "core/fp8_584.h"
+#include "core/formats/fp8_584.h"
 #include "cuda/parts/fp8_units.cuh"
 
 namespace flashlatent::fp8 {

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "core/fp8_584.h"
+#include "core/formats/fp8_584.h"
 
 namespace flashlatent::fp8::pairs {
 

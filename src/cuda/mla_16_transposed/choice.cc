@@ -1,5 +1,6 @@
 #include "cuda/mla_16_transposed/choice.h"
 
+#include "core/formats/formats.h"
 #include "cost/table.h"
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/dense_times.h"
@@ -43,14 +44,16 @@ constexpr int kMostRows = mla_16_transposed::kTileRows;
 
 /// By two lists. From fp8_656 and e4m3 with RoPE no other kernel does, so that any number of rows is taken.
 std::optional<std::string> declines_listed(const DecodeProblem& problem) {
-  if (auto reason = declines_lists(problem, {KvFormat::kFp8_584, KvFormat::kFp8_656, KvFormat::kE4m3})) {
+  if (auto reason =
+          declines_lists(problem, {KvFormat::kFp8_584, KvFormat::kFp8_656, KvFormat::kE4m3,
+                                   KvFormat::kMxfp8_528, KvFormat::kNvfp4_288, KvFormat::kFp8_528})) {
     return reason;
   }
   if (auto reason = declines_e4m3_products(problem)) return reason;
   const InstanceKey key = mla_16_transposed::key_of(problem, loading_of(problem));
-  if (!is_listed(
-          {mla_16_transposed::kFp8_584Keys, mla_16_transposed::kListedKeys, mla_16_transposed::kE4m3Keys},
-          key))
+  if (!is_listed({mla_16_transposed::kFp8_584Keys, mla_16_transposed::kRecordsKeys,
+                  mla_16_transposed::kListedKeys, mla_16_transposed::kE4m3Keys},
+                 key))
     return unknown_dimensions(problem, "576/512 is");
   if (key.qk_dim == key.v_dim && rows_of_item(problem) > kMostRows) {
     return too_many_rows(problem, kMostRows);
@@ -74,7 +77,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const auto cost = [&] {
-    if (problem.cache.format == KvFormat::kFp8_584) return kCostFp8_584;
+    if (format_of(problem.cache).all_value) return kCostFp8_584;
     return problem.cache.format == KvFormat::kPlain ? kCost8 : kCostFp8;
   };
   const InstanceKey key = mla_16_transposed::key_of(problem, loading_of(problem));
@@ -97,11 +100,14 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
 
 std::optional<std::string> declines_turns(const DecodeProblem& problem) {
   if (!goes_by_lists(problem))
-    return "there is one cache, and it is not fp8_584; fp8_584 and two are accepted";
+    return "there is one cache, whose row is not all value; two caches, or one whose row is, are accepted";
   if (auto reason = declines_listed(problem)) return reason;
   InstanceKey key = mla_16_transposed::key_of(problem, loading_of(problem));
   key.turns = true;
-  if (is_listed({mla_16_transposed::kTurnsKeys, mla_16_transposed::kTurnsE4m3Keys}, key)) return std::nullopt;
+  if (is_listed({mla_16_transposed::kTurnsKeys, mla_16_transposed::kTurnsE4m3Keys,
+                 mla_16_transposed::kTurnsRecordsKeys},
+                key))
+    return std::nullopt;
   return unknown_dimensions(problem, "576/512 is");
 }
 
@@ -116,9 +122,10 @@ const DecodeKernel kMla16TransposedKernel = {
     .name = "mla_16_transposed",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, up to 8 query rows a KV head; fp8_656, fp8_584 and "
-        "e4m3, up to 16; dense and sparse, any page size; extra caches and windows with fp8_584, with "
-        "fp8_656 and e4m3 of any heads",
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, up to 8 query rows a KV head; all others, up to "
+        "16; dense and sparse, any page size; extra caches and windows with rows of 512, and with fp8_656 "
+        "and "
+        "e4m3 of 576 of any heads",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,

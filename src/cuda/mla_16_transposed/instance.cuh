@@ -5,6 +5,7 @@
 #include "cuda/mla_16_transposed/kernel.cuh"
 #include "cuda/parts/fp8_staged_loader.cuh"
 #include "cuda/parts/listed_bulk_loader.cuh"
+#include "cuda/parts/listed_staged_loader.cuh"
 
 namespace flashlatent::mla_16_transposed {
 
@@ -25,6 +26,7 @@ constexpr cuda::DenseInstance fp8_instance(Dtype dtype, cuda::Loading loading) {
 using cuda::Loading;
 using ListedFp8_656 = parts::ListedBulkLoader<parts::Fp8_656Rows, 1>;
 using ListedFp8_584 = parts::ListedBulkLoader<parts::Fp8_584Rows, 2>;
+using ListedRecords = parts::ListedStagedLoader<parts::RecordRows, 1, 5>;
 using ListedE4m3 = parts::ListedBulkLoader<parts::E4m3Rows, 1>;
 using ListedE4m3Latent = parts::ListedBulkLoader<parts::E4m3LatentRows, 2>;
 

@@ -14,10 +14,12 @@ extern const Instances kLowInstances;
 extern const Fp8Instances kInstancesFp8_656;
 extern const Fp8Instances kInstancesFp8_584;
 extern const Fp8Instances kInstancesListed;
+extern const Fp8Instances kInstancesRecords;
 extern const E4m3Instances kInstancesE4m3;
 
 extern const std::array<cuda::DenseInstance, kShareKeys.size()> kShares;
 extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;  // sparse prefill
 extern const std::array<cuda::DenseInstance, kTurnsE4m3Keys.size()> kTurnsE4m3;
+extern const Fp8Instances kTurnsRecords;
 
 }  // namespace flashlatent::mla_16_transposed

@@ -6,6 +6,8 @@ constinit const Fp8Instances kInstancesFp8_656 = cuda::of_keys(
     kFp8Keys, Fp8Instances{{fp8_instance<576, parts::Fp8StagedLoader>(Dtype::kBF16, Loading::kFp8)}});
 constinit const Fp8Instances kInstancesFp8_584 = cuda::of_keys(
     kFp8_584Keys, Fp8Instances{{fp8_instance<512, ListedFp8_584>(Dtype::kBF16, Loading::kFp8_584)}});
+constinit const Fp8Instances kInstancesRecords = cuda::of_keys(
+    kRecordsKeys, Fp8Instances{{fp8_instance<512, ListedRecords>(Dtype::kBF16, Loading::kRecords)}});
 constinit const Fp8Instances kInstancesListed = cuda::of_keys(
     kListedKeys, Fp8Instances{{fp8_instance<576, ListedFp8_656>(Dtype::kBF16, Loading::kListedFp8)}});
 constinit const E4m3Instances kInstancesE4m3 = cuda::of_keys(

@@ -1,9 +1,9 @@
 // What the transposed kernel is compiled for, as data.
 #pragma once
 
-#include "core/e4m3_latent.h"
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
+#include "core/formats/e4m3_latent.h"
+#include "core/formats/fp8_584.h"
+#include "core/formats/fp8_656.h"
 #include "cuda/common/instance_key.h"
 
 namespace flashlatent::mla_16_transposed {
@@ -17,6 +17,12 @@ inline constexpr std::array<cuda::InstanceKey, 1> kFp8Keys = {
     {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kFp8}}};
 inline constexpr std::array<cuda::InstanceKey, 1> kFp8_584Keys = {
     {{Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kFp8_584}}};
+/// mxfp8_528, nvfp4_288, fp8_528.
+constexpr cuda::InstanceKey records_key(bool turns = false) {
+  return {Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kRecords, 1, 1, turns};
+}
+inline constexpr std::array kRecordsKeys = {records_key()};
+inline constexpr std::array kTurnsRecordsKeys = {records_key(true)};
 constexpr cuda::InstanceKey e4m3_key(int qk_dim, cuda::Loading loading) {
   return {Dtype::kU8, qk_dim, e4m3_latent::kLatentDim, kTileRows, loading};
 }
@@ -27,7 +33,7 @@ inline constexpr std::array<cuda::InstanceKey, 1> kListedKeys = {
     {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kListedFp8}}};
 
 /// Where a CTA has a share of one item, by lists.
-inline constexpr std::array kShareKeys = {kFp8_584Keys[0], kListedKeys[0]};
+inline constexpr std::array kShareKeys = {kFp8_584Keys[0], kListedKeys[0], kRecordsKeys[0]};
 
 /// The keys of instances for sparse prefill, by lists.
 inline constexpr std::array<cuda::InstanceKey, 2> kTurnsKeys = {

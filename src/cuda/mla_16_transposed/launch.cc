@@ -9,14 +9,14 @@ Status launch(const DecodeCall& call) {
     if (c.geometry.partition == schedule::Partition::kTurns) {
       cuda::InstanceKey key = key_of(c.problem, loading);
       key.turns = true;
-      return cuda::find_instance({kTurns, kTurnsE4m3}, key);
+      return cuda::find_instance({kTurns, kTurnsE4m3, kTurnsRecords}, key);
     }
     if (has_one_item(c.problem, c.geometry)) {
       return cuda::find_instance({kShares}, key_of(c.problem, loading));
     }
-    return cuda::find_instance(
-        {kLowInstances, kInstancesFp8_656, kInstancesFp8_584, kInstancesListed, kInstancesE4m3},
-        key_of(c.problem, loading));
+    return cuda::find_instance({kLowInstances, kInstancesFp8_656, kInstancesFp8_584, kInstancesListed,
+                                kInstancesE4m3, kInstancesRecords},
+                               key_of(c.problem, loading));
   });
 }
 

@@ -3,7 +3,7 @@
 
 #include <cuda_bf16.h>
 
-#include "core/e4m3_latent.h"
+#include "core/formats/e4m3_latent.h"
 
 namespace flashlatent::mla_64_e4m3 {
 

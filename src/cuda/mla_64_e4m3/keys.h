@@ -1,7 +1,7 @@
 // What the kernel with e4m3 products is compiled for, as data.
 #pragma once
 
-#include "core/e4m3_latent.h"
+#include "core/formats/e4m3_latent.h"
 #include "cuda/common/instance_key.h"
 
 namespace flashlatent::mla_64_e4m3 {

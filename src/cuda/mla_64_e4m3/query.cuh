@@ -2,7 +2,7 @@
 // power of two of its own.
 #pragma once
 
-#include "core/e4m3_latent.h"
+#include "core/formats/e4m3_latent.h"
 #include "cuda/mla_64_e4m3/smem_layout.cuh"
 #include "cuda/mla_64_e4m3/tiles.cuh"
 #include "cuda/parts/q_loader.cuh"

@@ -35,7 +35,7 @@ bool has_shares(const schedule::Geometry& g) {
 
 bool has_listed_shares(const DecodeProblem& problem, const schedule::Geometry& g) {
   return cuda::goes_by_lists(problem) && cuda::has_rows_alike(problem) &&
-         cuda::is_listed({kFp8_584ShareKeys, kListedShareKeys}, share_key_of(problem, g));
+         cuda::is_listed({kFp8_584ShareKeys, kRecordsShareKeys, kListedShareKeys}, share_key_of(problem, g));
 }
 
 bool has_items_in_turn(const DecodeProblem& problem, const schedule::Geometry& g) {
@@ -44,7 +44,9 @@ bool has_items_in_turn(const DecodeProblem& problem, const schedule::Geometry& g
 }
 
 int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g, cuda::Loading loading) {
-  if (loading != cuda::Loading::kFp8 && loading != cuda::Loading::kFp8_584) return 1;
+  if (loading != cuda::Loading::kFp8 && loading != cuda::Loading::kFp8_584 &&
+      loading != cuda::Loading::kRecords)
+    return 1;
   const int row_tiles = (cuda::rows_of_item(problem) + g.tile_rows - 1) / g.tile_rows;
   return g.lanes % 2 == 0 && row_tiles % 2 == 0 && !problem.query.ragged ? 2 : 1;
 }
@@ -88,12 +90,14 @@ constexpr DenseShape kShapeFp8 = {.tile_rows = mla_64_pingpong::kTileRows,
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (goes_by_lists(problem)) {
     if (auto reason = declines_lists(
-            problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584, KvFormat::kE4m3})) {
+            problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584, KvFormat::kE4m3,
+                      KvFormat::kMxfp8_528, KvFormat::kNvfp4_288, KvFormat::kFp8_528})) {
       return reason;
     }
     if (auto reason = declines_e4m3_products(problem)) return reason;
     const InstanceKey key = mla_64_pingpong::key_of(problem, loading_of(problem), 1);
-    if (is_listed({mla_64_pingpong::kFp8_584Keys, mla_64_pingpong::kE4m3Keys, mla_64_pingpong::kListedKeys},
+    if (is_listed({mla_64_pingpong::kFp8_584Keys, mla_64_pingpong::kRecordsKeys, mla_64_pingpong::kE4m3Keys,
+                   mla_64_pingpong::kListedKeys},
                   key))
       return std::nullopt;
     return unknown_dimensions(problem, "with an extra cache or a window 512/512 is");
@@ -247,6 +251,7 @@ schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& 
       case Loading::kListedFp8:
         return cost::of(Kernel::kMla64Pingpong, Situation::kTurnsFp8);
       case Loading::kFp8_584:
+      case Loading::kRecords:
         return one_tile ? cost::of(Kernel::kMla64Pingpong, Situation::kFp8_584Turns)
                         : cost::of(Kernel::kMla64Pingpong, Situation::kFp8_584TurnsOfTiles);
       case Loading::kBoxes:
@@ -262,14 +267,15 @@ schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& 
 
 std::optional<std::string> declines_turns(const DecodeProblem& problem) {
   const bool by_lists = goes_by_lists(problem);
-  const std::initializer_list<KvFormat> formats = {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584,
-                                                   KvFormat::kE4m3};
+  const std::initializer_list<KvFormat> formats = {
+      KvFormat::kPlain,     KvFormat::kFp8_656,   KvFormat::kFp8_584, KvFormat::kE4m3,
+      KvFormat::kMxfp8_528, KvFormat::kNvfp4_288, KvFormat::kFp8_528};
   if (auto reason = (by_lists ? declines_lists : declines_tokens)(problem, formats)) return reason;
   const InstanceKey key = mla_64_pingpong::turns_key_of(problem, schedule::Geometry{});
-  if (is_listed(
-          {mla_64_pingpong::kTurnsKeys, mla_64_pingpong::kTurnsFp8Keys, mla_64_pingpong::kTurnsListedKeys,
-           mla_64_pingpong::kTurnsListed576Keys, mla_64_pingpong::kTurnsE4m3Keys},
-          key))
+  if (is_listed({mla_64_pingpong::kTurnsKeys, mla_64_pingpong::kTurnsFp8Keys,
+                 mla_64_pingpong::kTurnsListedKeys, mla_64_pingpong::kTurnsListed576Keys,
+                 mla_64_pingpong::kTurnsE4m3Keys, mla_64_pingpong::kTurnsRecordsKeys},
+                key))
     return std::nullopt;
   const bool plain = problem.cache.format == KvFormat::kPlain;
   return unknown_dimensions(
@@ -282,8 +288,8 @@ const DecodeKernel kMla64PingpongKernel = {
     .name = "mla_64_pingpong",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, fp8_656, fp8_584, e4m3; dense "
-        "and sparse, any heads, tokens and page size; extra caches and windows of 512/512",
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, and all others; dense and "
+        "sparse, any heads, tokens and page size; extra caches and windows of 512/512",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,

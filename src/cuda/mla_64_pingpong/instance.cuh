@@ -44,6 +44,8 @@ using ListedFp8_656 = parts::ListedStagedLoader<parts::Fp8_656LatentRows, 1, 5>;
 template <int kCluster>
 using ListedFp8_584 = parts::ListedStagedLoader<parts::Fp8_584Rows, kCluster, kCluster == 2 ? 8 : 5>;
 template <int kCluster>
+using ListedRecords = parts::ListedStagedLoader<parts::RecordRows, kCluster, kCluster == 2 ? 7 : 5>;
+template <int kCluster>
 using E4m3FromRegisters = parts::Fp8RegisterLoader<kCluster, parts::E4m3Token>;
 using ListedE4m3 = parts::ListedStagedLoader<parts::E4m3LatentRows, 1, 5>;
 

@@ -18,6 +18,7 @@ extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
 extern const Fp8Instances kInstancesFp8_656;
 extern const Fp8Instances kInstancesFp8_584;
+extern const Fp8Instances kInstancesRecords;
 extern const E4m3Instances kInstancesE4m3;
 extern const ListedInstances kInstancesListed;
 extern const TeamInstances kTeams576x512;
@@ -25,6 +26,7 @@ extern const std::array<cuda::DenseInstance, kAnyTeamKeys.size()> kAnyTeams;
 extern const ShapeInstances kShares576x512;
 extern const Fp8ShareInstances kSharesFp8_656;
 extern const Fp8Instances kSharesFp8_584;
+extern const Fp8Instances kSharesRecords;
 extern const ListedInstances kSharesListed;
 // For sparse prefill:
 extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;
@@ -32,5 +34,6 @@ extern const std::array<cuda::DenseInstance, kTurnsFp8Keys.size()> kTurnsFp8;
 extern const std::array<cuda::DenseInstance, kTurnsListedKeys.size()> kTurnsListed;
 extern const std::array<cuda::DenseInstance, kTurnsListed576Keys.size()> kTurnsListed576;
 extern const std::array<cuda::DenseInstance, kTurnsE4m3Keys.size()> kTurnsE4m3;
+extern const Fp8Instances kTurnsRecords;
 
 }  // namespace flashlatent::mla_64_pingpong

@@ -1,8 +1,8 @@
 // What the mla_64_pingpong kernel is compiled for, as data.
 #pragma once
 
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
+#include "core/formats/fp8_584.h"
+#include "core/formats/fp8_656.h"
 #include "cuda/common/instance_key.h"
 
 namespace flashlatent::mla_64_pingpong {
@@ -22,6 +22,13 @@ constexpr cuda::InstanceKey fp8_584_key(int cluster) {
   return {Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kFp8_584, cluster};
 }
 inline constexpr std::array kFp8_584Keys = {fp8_584_key(2), fp8_584_key(1)};
+
+/// mxfp8_528, nvfp4_288, fp8_528.
+constexpr cuda::InstanceKey records_key(int cluster, bool turns = false) {
+  return {Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kRecords, cluster, 1, turns};
+}
+inline constexpr std::array kRecordsKeys = {records_key(2), records_key(1)};
+inline constexpr std::array kTurnsRecordsKeys = {records_key(2, true), records_key(1, true)};
 
 constexpr cuda::InstanceKey e4m3_key(int qk_dim, cuda::Loading loading, int cluster) {
   return {Dtype::kU8, qk_dim, 512, kTileRows, loading, cluster};
@@ -59,6 +66,7 @@ inline constexpr std::array kAnyTeamKeys = {any_team_key()};
 inline constexpr auto kShareKeys576x512 = cuda::plain_keys(576, 512, kTileRows);
 inline constexpr std::array kFp8ShareKeys = {fp8_key(2)};
 inline constexpr auto kFp8_584ShareKeys = kFp8_584Keys;
+inline constexpr auto kRecordsShareKeys = kRecordsKeys;
 inline constexpr auto kListedShareKeys = kListedKeys;
 
 /// The key of an instance for sparse prefill.

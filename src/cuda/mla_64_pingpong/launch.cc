@@ -11,9 +11,10 @@ using cuda::DenseInstance;
 using cuda::Loading;
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster, int team = 1) {
-  return cuda::find_instance({kInstances576x512, kInstances512x512, kInstances320x256, kInstancesFp8_656,
-                              kInstancesFp8_584, kInstancesE4m3, kInstancesListed, kTeams576x512},
-                             key_of(problem, loading, cluster, team));
+  return cuda::find_instance(
+      {kInstances576x512, kInstances512x512, kInstances320x256, kInstancesFp8_656, kInstancesFp8_584,
+       kInstancesRecords, kInstancesE4m3, kInstancesListed, kTeams576x512},
+      key_of(problem, loading, cluster, team));
 }
 
 /// A cache without pages has no boxes and nothing to share out: CTAs take whole requests.
@@ -37,14 +38,16 @@ Status launch(const DecodeCall& call) {
     const DecodeProblem& p = c.problem;
     const bool is_prefill = c.max_logits.present();
     if (is_prefill) {
-      return cuda::find_instance({kTurns, kTurnsFp8, kTurnsListed, kTurnsListed576, kTurnsE4m3},
-                                 turns_key_of(p, c.geometry));
+      return cuda::find_instance(
+          {kTurns, kTurnsFp8, kTurnsListed, kTurnsListed576, kTurnsE4m3, kTurnsRecords},
+          turns_key_of(p, c.geometry));
     }
     if (has_shares(c.geometry) || has_items_in_turn(p, c.geometry)) {
       cuda::InstanceKey key = share_key_of(p, c.geometry);
       // Shares by boxes take Q by TMA alone (Config::kQueryInLine).
       if (key.loading == Loading::kBoxes && !cuda::rows_in_boxes(p, c.inputs)) key.loading = Loading::kTokens;
-      return cuda::find_instance({kShares576x512, kSharesFp8_656, kSharesFp8_584, kSharesListed}, key);
+      return cuda::find_instance(
+          {kShares576x512, kSharesFp8_656, kSharesFp8_584, kSharesRecords, kSharesListed}, key);
     }
     const int team = c.geometry.team;
     if (team == 1) return find(p, loading, cluster_of(p, c.geometry, loading));

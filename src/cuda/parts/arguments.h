@@ -39,6 +39,9 @@ struct QueryArguments {
   const float* scale;
 };
 
+/// The formats that RecordRows (record_rows.cuh) reads.
+enum class Record : std::uint8_t { kMxfp8_528, kNvfp4_288, kFp8_528 };
+
 /// One list of tokens of an item (plan/token_lists.h): its cache, and page table or indices. Strides of the
 /// cache are in bytes.
 struct ListedCache {
@@ -50,6 +53,8 @@ struct ListedCache {
   int pages;
   Divisor page_size;
   bool indexed;
+  Record record;      // for RecordRows ...
+  bool scales_apart;  // ... and whether a page's scales follow its data
 };
 
 struct CacheArguments {

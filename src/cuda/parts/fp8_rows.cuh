@@ -4,9 +4,9 @@
 
 #include <cuda_fp8.h>
 
-#include "core/e4m3_latent.h"
-#include "core/fp8_584.h"
-#include "core/fp8_656.h"
+#include "core/formats/e4m3_latent.h"
+#include "core/formats/fp8_584.h"
+#include "core/formats/fp8_656.h"
 #include "cuda/parts/arguments.h"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/ptx/convert.cuh"
@@ -143,6 +143,12 @@ struct CacheScale {
 };
 template <class Format>
 inline constexpr bool kHasCacheScale = std::is_base_of_v<CacheScale, Format>;
+
+/// Does a list say its format (record_rows.cuh)?
+template <class Format>
+inline constexpr bool kIsRecord = requires {
+  requires Format::kIsRecord;
+};
 
 /// e4m3 without RoPE.
 struct E4m3LatentRows : CacheScale {

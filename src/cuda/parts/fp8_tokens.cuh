@@ -14,8 +14,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "core/e4m3_latent.h"
-#include "core/fp8_656.h"
+#include "core/formats/e4m3_latent.h"
+#include "core/formats/fp8_656.h"
 #include "cuda/parts/fp8_rows.cuh"
 #include "cuda/parts/kv_tokens.cuh"
 #include "cuda/parts/softmax.cuh"

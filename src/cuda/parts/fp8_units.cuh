@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "core/fp8_656.h"
+#include "core/formats/fp8_656.h"
 
 namespace flashlatent::parts {
 

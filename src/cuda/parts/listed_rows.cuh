@@ -107,14 +107,22 @@ class ListedRows {
   /// The row of the lane's token in the next block.
   __device__ __forceinline__ Row locate() {
     const ListedToken found = token_of(cache_, kept_.now, place(), entry_, 0);
+    Row row;
+    if constexpr (kIsRecord<Format>) {
+      row = {found.data, Format::scales_offset(cache_.listed[place().second], found.in_page), 0};
+    } else {
+      row = {found.data, Format::scales_offset(found.page_size, found.in_page), 0};
+    }
     ++block_;
-    Row row = {found.data, Format::scales_offset(found.page_size, found.in_page), 0};
     row.live = __ballot_sync(0xffffffff, row.data != nullptr);
     if (kLocated < 32) row.live &= (1U << kLocated % 32) - 1;
     if (row.data == nullptr)
       row = {reinterpret_cast<const std::uint8_t*>(kZeroRow), fp8_656::kScaleOffset, row.live};
     return row;
   }
+
+  /// The format of the next block's tokens, where lists say it; before locate().
+  __device__ __forceinline__ Record record_of_next() const { return cache_.listed[place().second].record; }
 
   /// A unit's tiles are [first_tile, last_tile], in the order of loading.
   static constexpr int kUnits = (Format::kTiles + 1) / 2;

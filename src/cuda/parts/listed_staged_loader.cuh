@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/parts/listed_rows.cuh"
+#include "cuda/parts/record_rows.cuh"
 
 namespace flashlatent::parts {
 
@@ -26,10 +27,14 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
     std::uint32_t live;
     int left;  // blocks of the range that are to be converted
   };
+  struct FoundRecord : Found {
+    Record record;
+  };
+  using FoundRows = std::conditional_t<kIsRecord<Format>, FoundRecord, Found>;
   struct alignas(16) Memory {
     uint4 slots[kSlots][kThreads];
     typename Base::Kept kept[kThreads / 32];
-    Found found[kThreads / 32];
+    FoundRows found[kThreads / 32];
   };
 
   __device__ __forceinline__ ListedStagedLoader(const CacheArguments& cache, const CUtensorMap&, int thread,
@@ -82,20 +87,34 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
   __device__ __forceinline__ void find_next() {
     under_way_ = this->has_more();
     if (!under_way_) return;
+    Record record = {};
+    if constexpr (kIsRecord<Format>) record = this->record_of_next();
     const typename Base::Row row = this->locate();
     __syncwarp();  // all have entered the block before
+    if constexpr (kIsRecord<Format>) {
+      if (lane() == 0) found_.record = record;
+    }
     if (lane() < Base::kLocated) {
       found_.data[lane()] = row.data;
       found_.scales_offset[lane()] = row.scales_offset;
     }
     if (lane() == 0) found_.live = row.live;
-    prefetch(row);
+    prefetch(row, record);
     this->look_up();
     __syncwarp();
   }
 
   /// Brings them to L2: those that have the same row take other lines of it.
-  __device__ __forceinline__ void prefetch(const typename Base::Row& row) const {
+  __device__ __forceinline__ void prefetch(const typename Base::Row& row, Record record) const {
+    if constexpr (kIsRecord<Format>) {
+      const int bytes = Format::data_bytes(record), offset = this->locator() * 128;
+      if (offset < bytes) ptx::prefetch_line_to_l2(row.data + offset);
+      // A row may begin within a line.
+      if (this->locator() < 2) {
+        ptx::prefetch_line_to_l2(row.data + (this->locator() == 0 ? bytes - 1 : row.scales_offset));
+      }
+      return;
+    }
     constexpr int kLines = (Format::kDataBytes + 127) / 128;
     constexpr int kAll = kLines + 1 + Format::kScalesApart;
 #pragma unroll
@@ -112,14 +131,26 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
   __device__ __forceinline__ void enter() {
     const int from = this->locating_lane();
     row_ = found_.data[from];
-    if constexpr (!kHasCacheScale<Format>)
-      next_scales_ = Format::load_scales(row_ + found_.scales_offset[from]);
-    row_ += lane() % 4 * 16;
+    if constexpr (kIsRecord<Format>) {
+      next_record_ = found_.record;
+      next_scales_ = Format::load_scales(row_ + found_.scales_offset[from], next_record_, lane() % 4);
+      row_ += lane() % 4 * (Format::is_e2m1(next_record_) ? 8 : 16);
+    } else {
+      if constexpr (!kHasCacheScale<Format>)
+        next_scales_ = Format::load_scales(row_ + found_.scales_offset[from]);
+      row_ += lane() % 4 * 16;
+    }
   }
 
   /// Asks for a step of the block entered last, into the slot that is taken next.
   template <int kStep>
   __device__ __forceinline__ void ask() const {
+    if constexpr (kIsRecord<Format>) {
+      if (Format::is_e2m1(next_record_)) {
+        ptx::copy_8_bytes(slot_, row_ + kStep * 32);
+        return;
+      }
+    }
     const int half = is_rope(kStep) ? rope_half<kStep>() * 64 : 0;
     ptx::copy_16_bytes(slot_, row_ + Base::offset_of_tile(tile_of(kStep)) + half);
   }
@@ -152,6 +183,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
   template <class Pipe, int... kStep>
   __device__ __forceinline__ void convert_block(Pipe& pipe, std::integer_sequence<int, kStep...>) {
     scales_ = next_scales_;
+    if constexpr (kIsRecord<Format>) record_ = next_record_;
     (convert_step<kStep>(pipe), ...);
   }
 
@@ -172,7 +204,12 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
     ptx::copy_commit();
     next_slot();
     typename Base::Converted values;  // before a tile is free
-    if constexpr (!is_rope(kStep)) values = Base::template convert<kTile>(raw, scales_);
+    if constexpr (kIsRecord<Format>) {
+      const auto converted = Format::template convert<kTile>(raw, scales_, record_);
+      values = {converted.low, converted.high};
+    } else if constexpr (!is_rope(kStep)) {
+      values = Base::template convert<kTile>(raw, scales_);
+    }
     if constexpr (kStep == first_tile(kUnit)) pipe.wait_empty(last_tile(kUnit));
     if constexpr (kStep == 0) this->publish_live(pipe, found_.live);
     if constexpr (is_rope(kStep)) {
@@ -184,12 +221,13 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
       this->template publish<kUnit>(pipe);
   }
 
-  Found& found_;
+  FoundRows& found_;
   std::uint32_t slot_;                 // of this thread's next step
   const std::uint32_t end_;            // behind its last one
   const std::uint8_t* row_ = nullptr;  // 16 bytes of the token that this thread converts
   typename Format::Scales scales_ = {}, next_scales_ = {};
-  bool under_way_ = false;  // is there a block found last, not yet converted?
+  bool under_way_ = false;                 // is there a block found last, not yet converted?
+  Record record_ = {}, next_record_ = {};  // where lists say it: as scales_
 };
 
 }  // namespace flashlatent::parts

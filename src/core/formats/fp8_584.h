@@ -10,11 +10,15 @@
 // of 512 elements. An element is e4m3 * its group's scale.
 #pragma once
 
-#include "core/e4m3.h"
+#include "core/formats/format.h"
+#include "core/ue8m0.h"
 
-namespace flashlatent::fp8_584 {
+namespace flashlatent {
 
-using namespace e4m3;  // the type of its elements, and the writer's scales
+namespace fp8_584 {
+
+using namespace e4m3;   // the type of its elements
+using namespace ue8m0;  // ... and of its scales
 
 inline constexpr int kNopeDim = 448;
 inline constexpr int kRopeDim = 64;
@@ -25,7 +29,6 @@ inline constexpr int kRopeOffset = kNopeDim;
 inline constexpr int kDataBytes = kRopeOffset + kRopeDim * 2;  // from one token's data to the next one's
 inline constexpr int kScaleBytes = 8;                          // from one token's scales to the next one's
 inline constexpr int kTokenBytes = kDataBytes + kScaleBytes;
-inline constexpr int kPageAlignment = 16;  // a page stride is a multiple of this many bytes
 static_assert(kDataBytes == 576 && kTokenBytes == 584);
 
 /// Bytes from the page's begin to the data and to the scales of a token.
@@ -36,20 +39,21 @@ FLASHLATENT_FP8_FUNCTION std::int64_t scale_offset(std::int64_t page_size, std::
   return page_size * kDataBytes + token * kScaleBytes;
 }
 
-/// The least bytes from one page to the next.
-FLASHLATENT_FP8_FUNCTION std::int64_t least_page_stride(std::int64_t page_size) {
-  return (page_size * kTokenBytes + kDataBytes - 1) / kDataBytes * kDataBytes;
-}
+}  // namespace fp8_584
 
-/// The value of a scale byte: 2^(byte - 127); 255 is NaN. Byte 0 is 2^-127, subnormal in fp32.
-FLASHLATENT_FP8_FUNCTION float scale_value(std::uint8_t byte) {
-  if (byte == 0xFF) return float_of(0x7FC00000U);
-  return float_of(byte == 0 ? 0x00400000U : std::uint32_t{byte} << 23);
-}
+inline constexpr LatentFormat kFp8_584Format = {.format = KvFormat::kFp8_584,
+                                                .name = "fp8_584",
+                                                .dim = fp8_584::kDim,
+                                                .rope_dim = fp8_584::kRopeDim,
+                                                .all_value = true,
+                                                .elements = Elements::kE4m3,
+                                                .scales = ScaleKind::kUe8m0,
+                                                .rule = ScaleFloor::kAmax,
+                                                .group = fp8_584::kGroup,
+                                                .rope_offset = fp8_584::kRopeOffset,
+                                                .data_bytes = fp8_584::kDataBytes,
+                                                .scale_bytes = fp8_584::kScaleBytes,
+                                                .place = ScalePlace::kPage,
+                                                .page_unit = fp8_584::kDataBytes};
 
-/// The byte of the scale 2^exponent; `exponent`: -127 to 127.
-FLASHLATENT_FP8_FUNCTION std::uint8_t scale_byte(int exponent) {
-  return static_cast<std::uint8_t>(exponent + 127);
-}
-
-}  // namespace flashlatent::fp8_584
+}  // namespace flashlatent

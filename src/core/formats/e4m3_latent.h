@@ -8,8 +8,11 @@
 #pragma once
 
 #include "core/e4m3.h"
+#include "core/formats/format.h"
 
-namespace flashlatent::e4m3_latent {
+namespace flashlatent {
+
+namespace e4m3_latent {
 
 inline constexpr int kLatentDim = 512;
 inline constexpr int kRopeDim = 64;
@@ -38,4 +41,10 @@ constexpr int score_chains(int query_rows) {
   return query_rows <= kFewRows ? kChainsOfFewRows : kChainsOfTiles;
 }
 
-}  // namespace flashlatent::e4m3_latent
+}  // namespace e4m3_latent
+
+/// Its tokens have as many bytes as elements, kDim or kLatentDim.
+inline constexpr LatentFormat kE4m3Format = {
+    .format = KvFormat::kE4m3, .name = "e4m3", .elements = Elements::kE4m3, .scales = ScaleKind::kOfCache};
+
+}  // namespace flashlatent

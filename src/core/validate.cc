@@ -417,7 +417,7 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   problem.cache.qk_dim = static_cast<int>(inputs.q.shape[q_rank - 1]);
   if (inputs.q_rope.present()) {
     problem.cache.qk_dim = query_parts::dim_of(inputs.q, inputs.q_rope);
-    if (elements_of(problem.cache.format, keys.shape[3]) != problem.cache.qk_dim) {
+    if (format->elements_of(keys.shape[3]) != problem.cache.qk_dim) {
       return invalid_argument("q is ", to_string(inputs.q), " and q_rope is ", to_string(inputs.q_rope),
                               ", but kv_cache is ", to_string(keys), "; beside them its tokens have ",
                               problem.cache.qk_dim, " elements");

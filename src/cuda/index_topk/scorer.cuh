@@ -116,10 +116,9 @@ __device__ __forceinline__ float relu(float x) {
   return ptx::max_with_nan(x, 0);
 }
 
-/// Weighted sums over heads of two rows. Each is in two parts, so that half as many additions follow one
-/// another.
+/// Weighted sums over heads of two rows.
 struct Totals {
-  float first[2] = {0, 0}, second[2] = {0, 0};
+  float first = 0, second = 0;
 };
 
 template <int kColumns>
@@ -128,10 +127,10 @@ __device__ __forceinline__ void add_heads(Totals& totals, const float (&dots)[kC
 #pragma unroll
   for (int j = 0; j < kColumns / 8; ++j) {
     const float2 w = *reinterpret_cast<const float2*>(weights + j * 8 + lane % 4 * 2);
-    totals.first[0] = fmaf(w.x, relu(dots[4 * j]), totals.first[0]);
-    totals.first[1] = fmaf(w.y, relu(dots[4 * j + 1]), totals.first[1]);
-    totals.second[0] = fmaf(w.x, relu(dots[4 * j + 2]), totals.second[0]);
-    totals.second[1] = fmaf(w.y, relu(dots[4 * j + 3]), totals.second[1]);
+    totals.first = fmaf(w.x, relu(dots[4 * j]), totals.first);
+    totals.first = fmaf(w.y, relu(dots[4 * j + 1]), totals.first);
+    totals.second = fmaf(w.x, relu(dots[4 * j + 2]), totals.second);
+    totals.second = fmaf(w.y, relu(dots[4 * j + 3]), totals.second);
   }
 }
 
@@ -318,18 +317,17 @@ class Scorer {
     return factors_ + part_of(token, chunk) * kColumns * index_keys::kGroups;
   }
 
-  __device__ __forceinline__ void store(const Walk& walk, int token, const Totals& totals,
-                                        const float (&scales)[2], const bool (&there)[2]) {
-    float first = totals.first[0] + totals.first[1], second = totals.second[0] + totals.second[1];
+  __device__ __forceinline__ void store(const Walk& walk, int token, Totals totals, const float (&scales)[2],
+                                        const bool (&there)[2]) {
 #pragma unroll
     for (int step = 1; step <= 2; step *= 2) {
-      first += __shfl_xor_sync(0xFFFFFFFF, first, step);
-      second += __shfl_xor_sync(0xFFFFFFFF, second, step);
+      totals.first += __shfl_xor_sync(0xFFFFFFFF, totals.first, step);
+      totals.second += __shfl_xor_sync(0xFFFFFFFF, totals.second, step);
     }
     // Lane 0 of a row's four stores the first row's score, lane 1 the second one's.
     const int mine = lane_ % 4;
     if (mine >= 2) return;
-    const float score = mine == 0 ? first * scales[0] : second * scales[1];
+    const float score = mine == 0 ? totals.first * scales[0] : totals.second * scales[1];
     const int place = walk.first_place() + row_ + mine * 8;
     const bool seen =
         (mine == 0 ? there[0] : there[1]) && (arguments_.call.candidates > 0 || place < fixed_.seen[token]);

@@ -228,7 +228,8 @@ TEST_P(E4m3Latent, TheScaleTakesNoDigits) {
           const auto* lse = static_cast<const float*>(run.lse().data);
           for (int row = 0; row < 3 * heads; ++row) {
             const double right = cpu::reference_row(c.problem, c.inputs, row / heads, 0, row % heads).lse;
-            EXPECT_NEAR(lse[row], right, 1e-5 * (1 + std::abs(right))) << of.name << ", scale " << scale;
+            // fp32 sums of e4m3 queries are off by up to 3e-5; a rounded scale by 6e-3.
+            EXPECT_NEAR(lse[row], right, 5e-5 * (1 + std::abs(right))) << of.name << ", scale " << scale;
           }
         }
       });

@@ -8,8 +8,8 @@
 
 namespace flashlatent {
 
-/// Bytes of a token in a latent cache of this format: of all KV heads, with scales that lie in the cache. Gaps
-/// between tokens and pages do not count.
+/// Bytes of a token in a latent cache of this format: of all KV heads, with scales that lie in the cache.
+/// Gaps between tokens and pages do not count.
 inline std::int64_t token_bytes(const DecodeProblem::Cache& cache, const LatentFormat& format) {
   if (format.is_record()) return format.token_bytes();
   return std::int64_t{format.plain() ? 2 : 1} * cache.heads * cache.qk_dim;

@@ -19,8 +19,8 @@ constexpr std::int64_t kMostQueryTokens = 1 << 20;
 constexpr std::size_t kAlignment = 256;
 
 /// Expects rows (s_kv, 1, d), or a paged cache in any format.
-Status validate_kv(const ConstTensorView& kv, const CacheFormat& said, const ConstTensorView& q, std::int64_t d,
-                   Device device) {
+Status validate_kv(const ConstTensorView& kv, const CacheFormat& said, const ConstTensorView& q,
+                   std::int64_t d, Device device) {
   if (kv.rank != 3 && kv.rank != 4) {
     return invalid_argument("kv is ", kv.present() ? to_string(kv) : "missing",
                             "; expected rows (s_kv, 1, d), or a paged cache (pages, page_size, 1, d)");

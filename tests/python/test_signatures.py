@@ -162,8 +162,7 @@ def test_a_subclass_has_a_signature_of_its_own():
 
 
 @pytest.mark.parametrize("thing, words", [
-    (flashlatent.Plan.decode, ["decode(self, q, kv_cache, block_table=None", "uint8 (pages, page_size, 1, 656)",
-                               "int32 (batch, max_pages)"]),
+    (flashlatent.Plan.decode, ["decode(self, q, kv_cache, block_table=None", "int32 (batch, max_pages)"]),
     (flashlatent.append_latent, ["append_latent(latent, rope, slot_mapping, kv_cache, *", "int32 or int64 (n)"]),
     (flashlatent.Plan, ["Plan(problem: ", "device: str = 'cpu'", "schedule(self, lengths"]),
     (flashlatent.Problem, ["query heads h_q, a multiple of kv_heads"]),

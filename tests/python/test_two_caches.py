@@ -175,9 +175,9 @@ def test_ragged():
     ("extra_page_size is 3 and extra_kv_cache is not given",
      {"extra_kv_cache": None, "extra_indices": None, "extra_topk_length": None, "extra_page_size": 3}),
     ("extra_page_size is 0; it must be", {"extra_kv_cache": np.zeros((3, 2000), np.uint8), "extra_page_size": 0}),
-    ("extra_kv_cache is .*a page of extra_page_size = 2 tokens has 1168",
+    ("extra_kv_cache is .*a page of extra_page_size = 2 tokens of fp8_584 has 1168",
      {"extra_kv_cache": np.zeros((3, 1152), np.uint8), "extra_page_size": 2}),
-    ("kv_cache is .*a page of page_size = 64 tokens has 37376",
+    ("kv_cache is .*a page of page_size = 64 tokens of fp8_584 has 37376",
      {"kv_cache": np.zeros((3, 37375), np.uint8), "page_size": 64}),
     ("extra_block_table is given, but", {"extra_block_table": np.zeros((2, 3), np.int32)}),
 ])

@@ -124,6 +124,11 @@ TEST(Trace, BadBytesAreNamed) {
       {"", "is empty; a request trace is expected"},
       {"\n \n\r\n", "has no requests"},
       {kAzure, "has no requests"},
+      {"[" + good + "]",
+       "line 1: begins a JSON array; an object a line (JSONL) is expected, which jq -c '.[]' FILE makes of "
+       "an "
+       "array"},
+      {"\n [\n" + good + "]", "line 2: begins a JSON array"},
       {"hello\n",
        "line 1: starts with \"hello\"; expected a JSON object (Mooncake JSONL), or a CSV header, which lacks "
        "TIMESTAMP"},

@@ -18,6 +18,7 @@ using Pages = std::vector<std::int32_t>;
 struct Setting {
   int page_size, pages, max_pages;
   int operations;
+  int grown = 0;  ///< How many pages there are in the end; 0: as many as in the beginning.
 };
 
 /// Tokens of a sequence, and the same as the cache must hold them: a cached value depends on all tokens so
@@ -44,11 +45,13 @@ class Trial {
   void run() {
     for (int i = 0; i < setting_.operations && !testing::Test::HasFatalFailure(); ++i) {
       step();
+      if (i % 10'007 == 10'006 && setting_.pages < setting_.grown) grow();
       if (i % 97 == 0) check_all();
     }
     while (!live_.empty() && !testing::Test::HasFatalFailure()) release(0);
     check_all();
     EXPECT_EQ(held_.size(), 0U);
+    EXPECT_GE(setting_.pages, setting_.grown);
     EXPECT_EQ(free_.size() + cached_.size(), static_cast<std::size_t>(setting_.pages));
     const PagePool::Stats stats = pool_.stats();
     // The trial reached what it is about.
@@ -150,6 +153,16 @@ class Trial {
     }
   }
 
+  /// By one page, or to twice as many.
+  void grow() {
+    const int before = setting_.pages;
+    setting_.pages = below(2) == 0 ? before + 1 : std::min(2 * before, setting_.grown);
+    ASSERT_TRUE(pool_.grow(setting_.pages).ok());
+    memory_.resize(static_cast<std::size_t>(setting_.pages) * setting_.page_size);
+    for (int page = before; page < setting_.pages; ++page) free_.insert(page);
+    check_all();
+  }
+
   void create() {
     Live live;
     const int length = below(setting_.max_pages * setting_.page_size + 1);
@@ -161,6 +174,7 @@ class Trial {
       if (found == registered_.end()) break;
       shared.push_back(found->second);
     }
+    ASSERT_EQ(pool_.find(contents), static_cast<int>(shared.size()));
     std::size_t available = free_.size() + cached_.size();
     for (std::int32_t page : shared) available -= held_.count(page) == 0 ? 1 : 0;
     const std::size_t needed = pages_for(length) - shared.size();
@@ -316,6 +330,9 @@ TEST(PagePoolRandom, PagesOf16) {
 }
 TEST(PagePoolRandom, PagesOf1) {
   Trial({1, 60, 16, 200'000}).run();
+}
+TEST(PagePoolRandom, PagesOf16ThatBecomeMore) {
+  Trial({16, 5, 10, 300'000, 48}).run();
 }
 TEST(PagePoolRandom, PagesOf64) {
   Trial({64, 24, 6, 100'000}).run();

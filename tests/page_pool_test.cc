@@ -277,6 +277,29 @@ TEST(PagePool, BadArguments) {
   expect_counts(pool, 2, 0, 6);
 }
 
+TEST(PagePool, Grow) {
+  PagePool pool = *PagePool::create_pool(3, 16);
+  const PagePool::Sequence first = pool.create({}, 40)->sequence;
+  ASSERT_TRUE(pool.commit(first, Ids{1, 2}).ok());
+  const PagePool::Sequence forked = *pool.fork(first);
+  expect_error(pool.append(forked, 1), StatusCode::kExhausted, "needs 1 fresh pages");
+  const auto pages = *pool.pages(first);
+  const std::vector<std::int32_t> before(pages.begin(), pages.end());
+  for (const int wrong : {2, -1, PagePool::kMaxPages + 1}) {
+    expect_error(pool.grow(wrong), StatusCode::kInvalidArgument,
+                 "pages is " + std::to_string(wrong) + ", must be 3");
+  }
+  ASSERT_TRUE(pool.grow(3).ok());
+  ASSERT_TRUE(pool.grow(9).ok());
+  expect_counts(pool, 3, 0, 6);
+  const auto after = *pool.pages(first);
+  EXPECT_EQ(std::vector<std::int32_t>(after.begin(), after.end()), before);
+  EXPECT_EQ(pool.append(forked, 1)->from, before[2]);  // shared still
+  EXPECT_EQ(pool.find(Ids{1, 2, 3}), 2);
+  EXPECT_EQ(pool.create(Ids{1, 2}, 33)->cached_pages, 2);
+  EXPECT_TRUE(pool.check_invariants().ok());
+}
+
 TEST(PagePool, StaleHandles) {
   constexpr auto kBad = StatusCode::kInvalidArgument;
   PagePool pool = *PagePool::create_pool(8, 16);

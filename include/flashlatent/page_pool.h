@@ -71,6 +71,9 @@ class PagePool {
   /// if fewer than `spare` would be left for other sequences to grow.
   Result<Created> create(std::span<const ContentId> contents, int length, int spare = 0);
 
+  /// How many of these contents create() would find registered, from the first on. Changes nothing.
+  int find(std::span<const ContentId> contents) const;
+
   /// Makes room for `tokens` more tokens (0 or more). kExhausted if there are too few pages.
   Result<Copy> append(Sequence sequence, int tokens);
 
@@ -85,6 +88,12 @@ class PagePool {
 
   /// Gives up the sequence's hold on its pages and ends the handle.
   Status release(Sequence sequence);
+
+  /// Adds free pages: there are `pages` then. Sequences, their pages' numbers and what is registered stay;
+  /// the caller first makes caches of so many pages whose first ones hold what the old ones did.
+  /// kInvalidArgument for fewer pages than there are, or more than kMaxPages; kExhausted if there is no
+  /// memory for their records.
+  Status grow(int pages);
 
   /// Tokens; kInvalidArgument for a handle that is not a live sequence's.
   Result<int> length(Sequence sequence) const;
@@ -147,6 +156,7 @@ class PagePool {
   std::int32_t find_registered(std::int32_t parent, ContentId content) const;
   void register_page(std::int32_t page, std::int32_t parent, ContentId content);
   void unregister_page(std::int32_t page);
+  void add_to_bucket(std::int32_t page);
 
   Status check_lists() const;
   Status check_sequences() const;

@@ -10,7 +10,7 @@ a drop-in for the package flash_mla in flashlatent.flash_mla, Hugging Face model
 
 import importlib
 
-from . import _arguments  # before names are taken from _native
+from . import _arguments, _copies  # before names are taken from _native
 from ._csr import csr_to_block_table
 from ._decode import decode, decode_kv
 from ._edges import finish_outputs
@@ -21,6 +21,8 @@ from ._native import VERSION as __version__
 from ._native import (PagePool, Plan, Problem, Sequence, Step, append_index_keys, append_kv, append_latent, combine, convert_cache,
                       convert_kv, copy_pages, default_backend, describe_plan, explain, gather_cache, gather_index_keys,
                       gather_kv, index_topk, info, merge_topk, prepare_queries, sparse_prefill)
+
+_copies.install()
 
 __all__ = [
     "ArgumentTypeError", "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError",

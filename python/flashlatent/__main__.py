@@ -6,6 +6,7 @@ from . import _program, info
 
 
 def main(arguments=None):
+    """The program; returns its exit status."""
     argparse.ArgumentParser(prog="python -m flashlatent", description=__doc__).parse_args(arguments)
     found = info()
     print(f"flashlatent {found['version']} (source tree {found['source_tree']})")

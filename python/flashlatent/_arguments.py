@@ -1,14 +1,13 @@
 """Errors for calls that the extension module does not take: they name the argument, its value and what would do."""
 
-import difflib
 import functools
 import inspect
 import operator
-import re
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
-from . import _native
+from . import _native, _signatures
+from ._hints import hint
 from ._errors import ArgumentTypeError
 
 
@@ -23,10 +22,8 @@ class Parameter(NamedTuple):
 
 def parameters(function):
     """The parameters of a function of one signature, without self."""
-    signature = function.__nb_signature__[0][0]
-    text = signature[signature.index("(") + 1:signature.rindex(")")]
     found, keyword_only = [], False
-    for item in re.split(r", (?![^\[]*\])", text):
+    for item in _signatures.items_of(function):
         if item in ("*", "/"):
             keyword_only |= item == "*"
             continue
@@ -133,16 +130,16 @@ def shown(value):
 
 def fault(function, values, options, has_self):
     """The fault of a call, in a line; None if nothing is found."""
-    return _fault(function.__name__.lstrip("_"), parameters(function), values[1:] if has_self else values, options)
+    whole_name = (function.__qualname__ or function.__name__).lstrip("_")
+    return _fault(whole_name, parameters(function), values[1:] if has_self else values, options)
 
 
-def _fault(name, declared, values, options):
+def _fault(whole_name, declared, values, options):
+    name = whole_name.rpartition(".")[2]
     names = [parameter.name for parameter in declared]
     for option in options:
         if option not in names:
-            close = difflib.get_close_matches(option, names, 1)
-            hint = f"; '{close[0]}' is near" if close else f"; there are {', '.join(names)}"
-            return f"{option} is no argument of {name}(){hint}"
+            return f"{option} is no argument of {name}(){hint(option, whole_name, names)}"
     places = [parameter for parameter in declared if not parameter.keyword_only]
     if len(values) > len(places):
         return f"{name}() is called with {len(values)} arguments by position; {len(places)} are accepted"
@@ -230,6 +227,7 @@ def install():
                     setattr(member, method_name, _checked(method))
                 elif type(method).__name__ == "nb_func":
                     setattr(member, method_name, staticmethod(_checked(method)))
+            _signatures.document(member)
 
 
 install()

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ._arguments import shown
 from ._errors import ArgumentTypeError, FlashLatentError, InvalidArgumentError
+from ._hints import hint
 
 _WRITTEN = ("out", "max_logits", "lse", "kv_cache", "key_cache", "value_cache", "to",
             "index_cache", "counts")  # by some operator
@@ -38,7 +39,7 @@ def call(operator, *args, **options):
         text = str(error).partition("\n")[0]
         if not text.startswith(("flashlatent::", "Unknown keyword argument")):
             raise
-        raise ArgumentTypeError(_in_python(text, options)) from None
+        raise ArgumentTypeError(_in_python(text, operator, options)) from None
 
 
 def _find_fault(operator, args, options):
@@ -72,7 +73,7 @@ def _find_fault(operator, args, options):
                                        "expected") from None
 
 
-def _in_python(text, options):
+def _in_python(text, operator, options):
     """torch's complaint about an operator's argument in the words of this package."""
     wrong = re.search(r"Expected a value of type '(.*)' for argument '(\w+)' but instead found type '(.*)'", text)
     if wrong:
@@ -81,4 +82,7 @@ def _in_python(text, options):
             return f"{wrong[2]} is {shown(options.get(wrong[2]))}; an integer of 64 bits is expected"
         return f"{wrong[2]} is a {wrong[3]}; a {kind} is expected"
     unknown = re.search(r"Unknown keyword argument '(\w+)' for operator 'flashlatent::(\w+)'", text)
-    return f"{unknown[1]} is no argument of {unknown[2]}()" if unknown else text
+    if not unknown:
+        return text
+    names = [argument.name for argument in operator.default._schema.arguments]
+    return f"{unknown[1]} is no argument of {unknown[2]}(){hint(unknown[1], unknown[2], names)}"

@@ -34,6 +34,7 @@ def host_microseconds(call, wait, repeats=10, calls=50):
 
 
 def numpy_case():
+    """A call that hardly computes: (arrays of decode(), out, lse, v_dim), NumPy."""
     import numpy as np
     q = np.ones((1, 1, 1, 64), np.float16)
     return (q, np.ones((1, 1, 1, 64), np.float16), np.zeros((1, 1), np.int32), np.ones(1, np.int32)), \
@@ -41,6 +42,7 @@ def numpy_case():
 
 
 def torch_case(device):
+    """The same of torch, on this device; a GPU gets the smallest case that a kernel takes."""
     import torch
     if device == "cpu":
         arrays, out, lse, v_dim = numpy_case()
@@ -109,6 +111,7 @@ def torch_calls(case, threads):
 
 
 def measure(device, packages):
+    """Times of all calls on this device, for arrays of these packages: dicts of a result each."""
     threads = 1 if device == "cpu" else 0  # of many threads the waking would be timed
     results = []
     for package in packages:
@@ -133,6 +136,7 @@ def measure(device, packages):
 
 
 def machine(device):
+    """What the times were taken on, a dict."""
     host = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as file:
@@ -147,6 +151,7 @@ def machine(device):
 
 @_program.named("flashlatent.bench")
 def main(arguments=None):
+    """The program; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m flashlatent.bench", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (the GPU needs torch); cpu if left out")

@@ -44,6 +44,8 @@ PARTS = ("gather_ms", "local_ms", "exchange_ms", "merge_ms")
 
 
 class Shape(NamedTuple):
+    """A batch: tokens of each context, query heads of all ranks, requests."""
+
     tokens: int
     heads: int
     batch: int
@@ -65,9 +67,11 @@ class Machine:
         self.order = torch.randperm(self.pages, device=self.device, dtype=torch.int32)
 
     def pages_of(self, shape):
+        """Pages of a request on each rank."""
         return -(-shape.tokens // self.world // PAGE)
 
     def fits(self, shape):
+        """Has this rank's cache room for the batch?"""
         return self.pages_of(shape) * shape.batch <= self.pages
 
     def tables(self, shape):
@@ -78,6 +82,7 @@ class Machine:
         return [self.order[begin:begin + count].view(shape.batch, -1).contiguous() for begin in begins]
 
     def slowest(self, value):
+        """The largest of the ranks' values."""
         if self.world == 1:
             return value
         times = torch.tensor([value], device=self.device, dtype=torch.float64)
@@ -176,6 +181,7 @@ def measure(rank, world, shapes, ways, store, path):
 
 
 def line_of(row):
+    """A result as a line of progress."""
     parts = " ".join(f"{name[:-3]} {row[name] * 1000:.1f}" for name in PARTS if name in row)
     return f"{row['gpus']} GPUs {row['exchange']:10} {row['name']:20} {row['ms'] * 1000:9.1f} us  {parts}"
 
@@ -195,6 +201,7 @@ def compare(results):
 
 
 def table(results):
+    """Prints the results, a line each."""
     print(f"{'shape':20} {'GPUs':>4} {'exchange':11} {'layer us':>9} {'gather':>7} {'local':>8} {'exchange':>8} "
           f"{'merge':>6} {'roof us':>8} {'of one GPU':>10}")
     for row in results:
@@ -208,6 +215,7 @@ def table(results):
 
 
 def chart(results, path):
+    """Draws times relative to one GPU into a file."""
     from matplotlib import pyplot
     from .report import COLOURS, axes
     names = list(dict.fromkeys(row["name"] for row in results if "of_one_gpu" in row))
@@ -227,6 +235,7 @@ def chart(results, path):
 
 @_program.named("flashlatent.bench_distributed")
 def main(arguments=None):
+    """The program; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m flashlatent.bench_distributed", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=_program.counts, default=[1, 2, 4], help="of how many; those that are not there are left out")

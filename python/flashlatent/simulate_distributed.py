@@ -59,6 +59,7 @@ class Parts:
         self.gather, self.exchange = fitted(gatherings), fitted(exchanges)
 
     def layer_ms(self, row, world):
+        """Milliseconds of a layer on so many GPUs."""
         decode = line_through(self.local[row["b"], row["h_q"]], row["s_k"] / world)
         parts = [a + b * received(row, world, elements)
                  for (a, b), elements in ((self.gather, DIM), (self.exchange, V_DIM))]
@@ -79,6 +80,7 @@ def simulate(rows, way, worlds):
 
 
 def table(results):
+    """Prints the results, a line a shape."""
     worlds = sorted({world for result in results for world in result["simulated_ms"]})
     print(f"{'shape':20} {'1 GPU us':>9} " + " ".join(f"{f'{world} GPUs':>18}" for world in worlds))
     for result in results:
@@ -117,6 +119,7 @@ def rows_of(path):
 
 @_program.named("flashlatent.simulate_distributed")
 def main(arguments=None):
+    """The program; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m flashlatent.simulate_distributed", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", metavar="FILE", nargs="+")

@@ -9,6 +9,7 @@ Nothing is kept between calls, so that any threads and streams may call at once.
 plans at each replay for the lengths that are then in memory. There is no gradient: decode is inference.
 """
 
+import inspect
 from typing import Optional, Tuple
 
 import torch
@@ -617,3 +618,25 @@ def copy_pages(source: Tensor, to: Tensor, pairs: Tensor) -> None:
     """Copies pages between two caches; see flashlatent.copy_pages(). Within one cache call that instead: operators
     of torch may not be given a tensor twice that they write to."""
     _call(torch.ops.flashlatent.copy_pages, source, to, pairs)
+
+
+def _sign(function):
+    """Gives a function whose options go to an operator by name that operator's, with their defaults."""
+    signature = inspect.signature(function)
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    if len(own) == len(signature.parameters):
+        return
+    names = [parameter.name for parameter in own]
+    for argument in getattr(torch.ops.flashlatent, function.__name__).default._schema.arguments:
+        if argument.name not in names:
+            default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+            kind = _ANNOTATIONS.get(str(argument.type), inspect.Parameter.empty)
+            own.append(inspect.Parameter(argument.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    function.__signature__ = signature.replace(parameters=own)
+
+
+_ANNOTATIONS = {"Optional[Tensor]": Optional[Tensor], "Tensor": Tensor, "bool": bool, "int": int, "float": float,
+                "Optional[int]": Optional[int], "str": str, "Optional[List[int]]": Optional[Tuple[int, int, int]]}
+
+for _name in __all__:
+    _sign(globals()[_name])

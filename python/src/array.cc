@@ -24,6 +24,7 @@ ArrayType inspect(nb::handle array) {
   const std::string module = nb::isinstance<nb::str>(name) ? nb::cast<std::string>(name) : "";
   result.torch = nb::hasattr(type, "new_empty");
   result.negatable = result.torch && nb::hasattr(type, "is_neg");
+  result.fake = module.starts_with("torch._subclasses");
   result.cupy = module.starts_with("cupy");
   result.masked = nb::hasattr(type, "__array_interface__") && nb::hasattr(type, "harden_mask");
   result.immutable = module.starts_with("jax");  // jax..., jaxlib...
@@ -179,6 +180,10 @@ Array Array::load(const char* name, nb::handle object, std::optional<Dtype> sixt
   Array array;
   if (object.is_none()) return array;
   const ArrayType& type = array_type(object);
+  if (type.fake) {
+    refuse(name, " is a ", type_of(object),
+           ", which has a shape and no data; the operators of flashlatent.torch take it");
+  }
   if (type.masked) {
     refuse(name, " is a masked array, whose mask is not read; ", name, ".filled(value), or ", name,
            ".data with all values, is accepted");

@@ -23,6 +23,7 @@ struct ArrayType {
   bool torch = false;
   bool negatable = false;  ///< Has torch's is_neg().
   bool cupy = false;
+  bool fake = false;    ///< torch's FakeTensor and what else is traced: no memory is behind it.
   bool masked = false;  ///< NumPy's masked arrays: what their mask says is not in their memory.
   bool immutable =
       false;  ///< JAX's, whatever its export says: on a GPU it does not say that it is read-only.

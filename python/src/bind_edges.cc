@@ -100,7 +100,7 @@ codes         uint8 or float8_e4m3fn (tokens, groups, h_q / groups * v_dim), any
               FP8 output
 scales        contiguous (groups, h_q / groups * v_dim / 128, tokens rounded up to a multiple of 4): fp32, a scale for
               128 columns, or int32, four ue8m0 bytes for 32 columns each
-The others are as in prepare_queries().)");
+positions, table, pairs, table_layout, dtype  as in prepare_queries())");
 }
 
 }  // namespace flashlatent::python

@@ -66,24 +66,47 @@ nb::object gather_arrays(nb::handle q, int rank, const std::vector<std::uintptr_
 
 void bind_exchange(nb::module_& module) {
   using namespace nb::literals;
-  module.def(
-      "exchange_bytes", &exchange_bytes, "rows"_a, "v_dim"_a, "world"_a,
-      "Bytes of each rank's memory for exchange_combine() of up to so many rows (batch * s_q * heads of a "
-      "rank).");
+  module.def("exchange_bytes", &exchange_bytes, "rows"_a, "v_dim"_a, "world"_a,
+             R"(Bytes of each rank's memory for exchange_combine().
+
+rows   at most so many query rows of a rank's own heads, batch * s_q * heads
+v_dim  elements of an output
+world  ranks
+Raises InvalidArgumentError for a size out of range.)");
   module.def("exchange_combine", &exchange_arrays, "partial_out"_a, "partial_lse"_a, nb::kw_only(), "rank"_a,
              "memory"_a, "bytes"_a, "attn_sink"_a = nb::none(), "out"_a, "lse"_a, "stream"_a = nb::none(),
              R"(Sends each rank its heads' partial results and merges this rank's; returns (out, lse).
 
-memory   the address of each rank's memory in this process, zeroed before any rank's first call; `bytes` each
-The rest as combine(), with partial_out bf16 or fp16 (batch, s_q, h_q, d_v) of this rank's tokens.)");
-  module.def(
-      "exchange_gather_bytes", &exchange_gather_bytes, "rows"_a, "d"_a, "world"_a,
-      "Bytes of each rank's memory for exchange_gather() of up to so many rows of d elements of 16 bits.");
+partial_out  bf16 or fp16 (batch, s_q, h_q, d_v): all heads, of this rank's tokens; rank r merges heads r * h to
+             (r + 1) * h, h = h_q / ranks
+partial_lse  fp32 (batch, h_q, s_q)
+rank         this rank's number
+memory       a sequence of integers: the address of each rank's memory in this process, zeroed before any rank's first
+             call
+bytes        of each memory, see exchange_bytes()
+attn_sink    fp32 (h), of this rank's heads, as in combine()
+out          bf16, fp16 or fp32 (batch, s_q, h, d_v)
+lse          fp32 (batch, h, s_q)
+stream       CUDA: an integer handle or a stream object; the current one of partial_out's package if not given
+On CUDA alone. Every rank makes the same calls in the same order. Raises InvalidArgumentError, which names the array
+that does not fit, UnavailableError where GPUs cannot write each other's memory.)");
+  module.def("exchange_gather_bytes", &exchange_gather_bytes, "rows"_a, "d"_a, "world"_a,
+             R"(Bytes of each rank's memory for exchange_gather().
+
+rows   at most so many query rows of a rank's own heads, batch * s_q * heads
+d      elements of 16 bits of a row
+world  ranks
+Raises InvalidArgumentError for a size out of range.)");
   module.def(
       "exchange_gather", &gather_arrays, "q"_a, nb::kw_only(), "rank"_a, "memory"_a, "bytes"_a, "gathered"_a,
       "stream"_a = nb::none(),
-      R"(Sends every rank this rank's queries (batch, s_q, h, d), and writes those of all, rank by rank, to
-gathered (batch, s_q, world * h, d); returns it. Memory as of exchange_combine().)");
+      R"(Sends every rank this rank's queries, and writes those of all, rank by rank; returns `gathered`.
+
+q         elements of 16 bits, or bytes (batch, s_q, h, d), innermost stride 1
+rank, memory, bytes  as in exchange_combine(); bytes see exchange_gather_bytes()
+gathered  q's dtype (batch, s_q, ranks * h, d)
+stream    CUDA: an integer handle or a stream object; the current one of q's package if not given
+On CUDA alone. Raises InvalidArgumentError, which names the array that does not fit.)");
 }
 
 }  // namespace flashlatent::python

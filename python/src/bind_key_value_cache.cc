@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "core/format_names.h"
 #include "flashlatent/kv_cache.h"
 #include "python/src/cache_operation.h"
 
@@ -81,7 +82,7 @@ Dtype dtype_of_format(std::optional<std::string_view> format, Dtype like, bool e
   if (*format == "bf16") return Dtype::kBF16;
   if (*format == "fp16") return Dtype::kF16;
   if (e4m3 && *format == "e4m3") return Dtype::kU8;
-  refuse("format is '", *format, "'; ", accepted);
+  refuse("format is '", *format, "'; ", accepted, known_as(*format));
 }
 
 /// The name in NumPy's and torch's terms; null (like's own) where the dtype stays.
@@ -241,7 +242,7 @@ format  'e4m3', 'bf16' (NumPy and CuPy get its bits as uint16) or 'fp16'; that o
 key_scale, value_scale  fp32 (1) or (h_kv), of an e4m3 cache that is made; 1 if not given
 dtype   'bf16': 16-bit integers hold bf16
 stream  CUDA: as in append_kv()
-threads CPU: 0 means all
+threads  CPU: 0 means all
 Elements of the same dtype and e4m3 scale are copied, others rounded as by append_kv(). Raises InvalidArgumentError,
 which names the array that does not fit.)");
 }

@@ -1,6 +1,7 @@
 // Cache operations: append, convert, gather, copy pages.
 #include <nanobind/stl/optional.h>
 
+#include "core/format_names.h"
 #include "core/formats/formats.h"
 #include "flashlatent/kv_cache.h"
 #include "python/src/cache_operation.h"
@@ -34,7 +35,7 @@ Format format_from_name(std::string_view name, const char* like_name, const Tens
     return {Dtype::kU8, "uint8", format->last_extent(elements)};
   }
   refuse("format is '", name, "'; bf16, fp16, ", format_names().substr(std::string_view("plain, ").size()),
-         " are accepted");
+         " are accepted", known_as(name));
 }
 
 /// An array of pages, (pages, page_size, 1, bytes of a token), of like's package: a view of (pages,

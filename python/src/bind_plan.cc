@@ -127,6 +127,7 @@ plans on replay for the lengths that are then in memory. Make one call before th
 loaded and memory is there, and keep the plan as long as the graph, which works in its memory. A plan stays right, if
 not balanced, when lengths change, but not with batch_invariant: schedule() again then.
 
+problem  the Problem that all its calls pose
 device   'cpu', 'cuda' or 'cuda:N'
 threads  CPU: 0 means all
 kernel   forces one of info()'s kernels; '': the library picks
@@ -142,9 +143,7 @@ can't be used.)");
       },
       "problem"_a, nb::kw_only(), "device"_a = "cpu", "threads"_a = 0, "kernel"_a = "",
       "check_inputs"_a.none() = false);
-  define_constructor(plan, "_Plan",
-                     nb::sig("def __init__(self, problem: Problem, *, device: str = 'cpu', threads: int = 0, "
-                             "kernel: str = '', check_inputs: bool | None = False) -> None"));
+  define_constructor(plan, module, "_Plan");
   plan.def_static(
           "like",
           [](const DecodeProblem& problem, nb::handle array, int threads, const std::string& kernel,
@@ -153,7 +152,12 @@ can't be used.)");
             return new Plan(problem, executor_on(like.view().device, threads, kernel), check_inputs);
           },
           "problem"_a, "array"_a, nb::kw_only(), "threads"_a = 0, "kernel"_a = "",
-          "check_inputs"_a.none() = false, "A plan on the device of this array.")
+          "check_inputs"_a.none() = false,
+          R"(A Plan on the device of an array.
+
+problem  a Problem
+array    of any package; it is not read
+threads, kernel, check_inputs  as in Plan())")
       .def("schedule", &schedule, "lengths"_a.none(), nb::kw_only(), "extra_lengths"_a = nb::none(),
            "cu_seqlens_q"_a = nb::none(), "pages"_a = nb::none(), "like"_a = nb::none(),
            "plan"_a = nb::none(), "stream"_a = nb::none(),
@@ -188,25 +192,36 @@ workspace are made if not given. check_inputs is off unless it or the Plan's is 
              std::tuple_cat(std::tuple(kCuSeqlensQ), kKeyValueCall, kCall),
              R"(Runs one layer of separate or packed keys and values; returns (out, lse).
 
-As decode(), with the arrays of flashlatent.decode_kv(); the problem has the options, `alibi` and `attn_sink` too.)");
+As decode(), with the arrays of flashlatent.decode_kv(); the problem has the options, `alibi` and `attn_sink` too.
+`plan` as in decode().)");
   plan.def("__repr__",
            [](const Plan& plan) {
              return message("<flashlatent.Plan ", plan.handle().kernel(), " on ", to_string(plan.device()),
                             ": ", to_string(plan.problem()), ">");
            })
-      .def_prop_ro("problem", [](const Plan& plan) { return plan.problem(); })
-      .def_prop_ro("kernel", [](const Plan& plan) { return std::string(plan.handle().kernel()); })
-      .def_prop_ro("device", [](const Plan& plan) { return to_string(plan.device()); })
+      .def_prop_ro(
+          "problem", [](const Plan& plan) { return plan.problem(); }, "The Problem that it was made for.")
+      .def_prop_ro(
+          "kernel", [](const Plan& plan) { return std::string(plan.handle().kernel()); },
+          "The name of the kernel that runs.")
+      .def_prop_ro(
+          "device", [](const Plan& plan) { return to_string(plan.device()); },
+          "Where it runs: 'cpu', 'cuda:0', ...")
       .def_prop_ro(
           "plan_bytes", [](const Plan& plan) { return plan.handle().plan_bytes(); },
-          "What a caller's plan storage must have. Depends on shapes, never on lengths.")
+          "Bytes that a caller's plan storage must have. Depends on shapes, never on lengths.")
       .def_prop_ro(
           "workspace_bytes", [](const Plan& plan) { return with_alignment(plan.handle().workspace_bytes()); },
-          "What a caller's workspace must have. Depends on shapes, never on lengths.");
+          "Bytes that a caller's workspace must have. Depends on shapes, never on lengths.");
   module.def("describe_plan", &describe, "problem"_a, "lengths"_a, nb::kw_only(), "device"_a = "cpu",
              "workers"_a, "kernel"_a = "",
-             R"(The schedule of a batch with these lengths on so many multiprocessors or threads. With device
-'cuda', too, it needs no GPU, nor a build with CUDA.
+             R"(The schedule of a batch as a dict, made on the host. Needs no GPU, nor a build with CUDA.
+
+problem  a Problem
+lengths  a sequence of integers, the problem's batch of them, in tokens: cache_seqlens, or topk_length of sparse decode
+device   'cpu', 'cuda': whose kernels
+workers  multiprocessors (an H200 has 132) or threads, 1 to 65536
+kernel   forces one of info()'s kernels; '': the library picks
 
 Returns 'kernel', 'partition', 'lanes', 'rounds', 'block_tokens', 'cost_per_block', 'cost_per_split', 'largest',
 'ideal', 'imbalance', 'slots', 'merges' and 'parts': each {'cost', 'segments': [{'request', 'round', 'blocks':

@@ -108,6 +108,7 @@ void bind_problem(nb::module_& module) {
 
 batch            requests; one of length 0 is legal padding
 heads            query heads h_q, a multiple of kv_heads
+kv_heads         heads of the cache, h_kv
 softmax_scale    for MLA that of the head before absorption, 192**-0.5 for DeepSeek-V3
 max_pages        columns of the page table: the most pages that a request has; sparse: 0
 tokens           query tokens a request, s_q; ragged: the most that any request has
@@ -132,8 +133,8 @@ prefix_sharing   'auto': requests that share their first pages may attend to tho
 window           by page table: a query token sees the last `window` of the tokens that it would see; 0: all of them
 soft_cap, alibi  of keys and values apart: options of flashlatent.decode_kv()
 empty_lse        lse of rows that attend to nothing: -inf, which merges as nothing, or +inf
-extra_page_size  there is an extra cache of such pages, see flashlatent.decode(): by indices, extra_topk a query token,
-                 or by a page table of extra_max_pages columns
+extra_page_size, extra_topk, extra_max_pages  there is an extra cache of such pages, see flashlatent.decode(): by
+                 indices, extra_topk a query token, or by a page table of extra_max_pages columns
 shard            (rank, world, run): the cache holds a rank's tokens of contexts that ranks share, see
                  flashlatent.decode()
 calls_per_plan   how many decode() calls read one plan: a model's layers; 1 for a draft model or a multi-token
@@ -149,29 +150,22 @@ Raises InvalidArgumentError, which names the field, its value and the range.)");
              "extra_topk"_a = nb::none(), "extra_max_pages"_a = nb::none(), "q_dtype"_a = nb::none(),
              "products"_a = "auto", "shard"_a = nb::none(), "calls_per_plan"_a = 0, "typical_tokens"_a = 0,
              "scales"_a = nb::none(), "extra_kv_format"_a = nb::none());
-  define_constructor(
-      problem, "_Problem",
-      nb::sig(
-          "def __init__(self, *, batch: int, heads: int, softmax_scale: float, max_pages: int = 0, "
-          "tokens: int = 1, kv_heads: int = 1, qk_dim: int = 576, v_dim: int = 512, page_size: int = 64, "
-          "dtype: str = 'bf16', kv_format: str = 'plain', layout: str = 'latent', topk: int | None = None, "
-          "causal: bool = False, ragged: bool = False, attn_sink: bool = False, "
-          "batch_invariant: bool = False, soft_cap: float = 0.0, alibi: bool = False, window: int = 0, "
-          "prefix_sharing: str = 'off', empty_lse: float = float('-inf'), "
-          "extra_page_size: int | None = None, extra_topk: int | None = None, "
-          "extra_max_pages: int | None = None, q_dtype: str | None = None, products: str = 'auto', "
-          "shard: tuple[int, int, int] | None = None, calls_per_plan: int = 0, typical_tokens: int = 0, "
-          "scales: str | None = None, extra_kv_format: str | None = None) -> None"));
+  define_constructor(problem, module, "_Problem");
   using namespace arguments;
   def_static_method(
       problem, "of_arrays", &of_arrays, kLatent, std::tuple_cat(kProblem, kLatentProblem, kHasSink),
-      R"(The problem that these arrays pose, shapes as in flashlatent.decode(). `tokens` is the most that any
-request of a ragged batch has (their total if not given); dtype 'bf16' says that 16-bit integers hold bf16;
-calls_per_plan as in Problem().)");
-  def_static_method(problem, "of_kv_arrays", &of_arrays, kKeyValue,
-                    std::tuple_cat(kProblem, kKeyValueProblem, kHasSink, kHasMore),
-                    "The problem that these arrays pose, shapes as in flashlatent.decode_kv(); the rest as "
-                    "of_arrays().");
+      R"(The Problem that these arrays pose, which are not read; shapes as in flashlatent.decode().
+
+tokens  the most query tokens that a request of a ragged batch has; their total if not given
+dtype   'bf16': 16-bit integers hold bf16
+v_dim   elements of a value, the first ones of a row)");
+  def_static_method(
+      problem, "of_kv_arrays", &of_arrays, kKeyValue,
+      std::tuple_cat(kProblem, kKeyValueProblem, kHasSink, kHasMore),
+      R"(The Problem that these arrays pose, which are not read; shapes as in flashlatent.decode_kv().
+
+tokens  the most query tokens that a request of a ragged batch has; their total if not given
+dtype   'bf16': 16-bit integers hold bf16)");
   problem
       .def(
           "__eq__", [](const DecodeProblem& a, const DecodeProblem& b) { return a == b; }, nb::is_operator(),

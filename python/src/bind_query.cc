@@ -115,10 +115,15 @@ A backend has 'available', 'reason' (why it is not), 'devices' and 'kernels' (na
       },
       "problem"_a, nb::kw_only(), "device"_a = "cpu", "threads"_a = 0, "kernel"_a = "",
       "workers"_a = nb::none(),
-      R"(Which kernel a problem gets and why no other: a line a kernel.
+      R"(Which kernel a problem gets and why no other: a string, a line a kernel.
 
-With workers, multiprocessors of an H200 (132) or threads, no device is asked: with device 'cuda', too, it needs no
-GPU, nor a build with CUDA.)");
+problem  a Problem
+device   'cpu', 'cuda' or 'cuda:N'
+threads  CPU: 0 means all
+kernel   forces one of info()'s kernels; '': the library picks
+workers  multiprocessors of an H200 (132), or threads: no device is asked then, so that with device 'cuda', too, it needs
+         no GPU, nor a build with CUDA
+Raises UnavailableError where the device can't be used.)");
 }
 
 }  // namespace flashlatent::python

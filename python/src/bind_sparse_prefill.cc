@@ -53,7 +53,7 @@ nb::tuple sparse_prefill_arrays(
   executor.stream = work.handle();
   const std::size_t bytes = take(sparse_prefill_workspace_bytes(inputs, options, executor));
   const SparsePrefillCall call = take(as_decode(inputs, options, device));
-  check_inputs(wanted_check, call.problem, call.inputs, q, device, work.handle());
+  check_inputs(wanted_check, call.problem, call.inputs, q, device, work.handle(), "query token");
 
   const std::int64_t s_q = inputs.q.shape[0], h_q = inputs.q.shape[1];
   const bool new_out = out.is_none(), new_max = max_logits.is_none(), new_lse = lse.is_none();

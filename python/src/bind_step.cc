@@ -82,20 +82,19 @@ check_inputs  True: every call looks at its lengths and page numbers first, as f
       },
       nb::kw_only(), "threads"_a = 0, "kernel"_a = "", "stateless"_a = false, "calls_per_plan"_a = 0,
       "check_inputs"_a.none() = false);
-  define_constructor(step, "_Step",
-                     nb::sig("def __init__(self, *, threads: int = 0, kernel: str = '', "
-                             "stateless: bool = False, calls_per_plan: int = 0, "
-                             "check_inputs: bool | None = False) -> None"));
+  define_constructor(step, module, "_Step");
   using namespace arguments;
-  def_method(step, "decode", &decode, std::tuple_cat(kLatent, std::tuple(kCacheSeqlens)),
-             std::tuple_cat(kProblem, kLatentProblem, kLatentCall, kCall),
-             "One layer; returns (out, lse). Arguments and errors are those of flashlatent.decode(); "
-             "check_inputs is off unless it or the Step's is given (None: on the CPU only).");
+  def_method(
+      step, "decode", &decode, std::tuple_cat(kLatent, std::tuple(kCacheSeqlens)),
+      std::tuple_cat(kProblem, kLatentProblem, kLatentCall, kCall),
+      "One layer; returns (out, lse). Arguments and errors are those of flashlatent.decode(); "
+      "check_inputs is off unless it or the Step's is given (None: on the CPU only). `plan` is what a Plan's "
+      "schedule() wrote for this problem, of a stateless Step.");
   def_method(step, "decode_kv", &decode, std::tuple_cat(kKeyValue, std::tuple(required(kCacheSeqlens))),
              std::tuple_cat(kProblem, kKeyValueProblem, kKeyValueCall, kCall),
              "One layer of separate or packed keys and values; returns (out, lse). Arguments and errors are "
              "those of flashlatent.decode_kv(); check_inputs is off unless it or the Step's is given (None: "
-             "on the CPU only).");
+             "on the CPU only). `plan` as in decode().");
   step.def_prop_ro("calls_per_plan", &Step::calls_per_plan);
   step.def("_decode_as_flash_mla", &decode_as_flash_mla, "q"_a, "k_cache"_a, "block_table"_a.none(),
            "cache_seqlens"_a.none(), "head_dim_v"_a, "softmax_scale"_a.none(), "causal"_a,
@@ -108,7 +107,11 @@ check_inputs  True: every call looks at its lengths and page numbers first, as f
           [](Step& step, const DecodeProblem& problem, nb::handle array) {
             return step.find(problem, Array::read("array", array, Dtype::kBF16).view().device);
           },
-          "problem"_a, "array"_a, "The Plan for this problem on the device of this array.");
+          "problem"_a, "array"_a,
+          R"(The Plan for a problem that the step has, or makes, on the device of an array.
+
+problem  a Problem
+array    of any package; it is not read)");
 }
 
 }  // namespace flashlatent::python

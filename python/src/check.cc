@@ -9,8 +9,23 @@
 
 namespace flashlatent::python {
 
+namespace {
+
+/// A status that calls requests `row`.
+Status with_rows(const Status& status, std::string_view row) {
+  constexpr std::string_view kRequest = "request ";
+  std::string text = status.message();
+  for (std::size_t at = 0; row != "request" && (at = text.find(kRequest, at)) != text.npos;
+       at += row.size()) {
+    text.replace(at, kRequest.size() - 1, row);
+  }
+  return {status.code(), text};
+}
+
+}  // namespace
+
 void check_inputs(std::optional<bool> wanted, const DecodeProblem& problem, const DecodeInputs& inputs,
-                  nb::handle q, Device device, void* stream) {
+                  nb::handle q, Device device, void* stream, const char* row) {
   const bool on_cpu = device.type == DeviceType::kCpu;
   if (!wanted.value_or(on_cpu)) return;
   Executor executor = executor_on(device);
@@ -21,7 +36,7 @@ void check_inputs(std::optional<bool> wanted, const DecodeProblem& problem, cons
       const nb::gil_scoped_release release;
       status = flashlatent::check_inputs(problem, inputs, executor);
     }
-    check(status);
+    check(with_rows(status, row));
     return;
   }
   if (capture_id(device, stream) != 0) {
@@ -34,7 +49,7 @@ void check_inputs(std::optional<bool> wanted, const DecodeProblem& problem, cons
   check(flashlatent::check_inputs(problem, inputs, memory, executor));
   InputOffence offence;
   wait_and_copy(device, stream, memory.data, &offence, sizeof(offence));
-  check(to_status(offence));
+  check(with_rows(to_status(offence), row));
 }
 
 bool checks_every_call() {

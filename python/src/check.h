@@ -10,9 +10,10 @@ namespace flashlatent::python {
 
 /// Raises InvalidArgumentError with the first offence among a call's integers, see
 /// flashlatent/check_inputs.h. `wanted`: nothing checks arrays on the CPU alone. On CUDA it waits, and is
-/// refused while `stream` is captured; `q` is of the package whose allocator is used.
+/// refused while `stream` is captured; `q` is of the package whose allocator is used. `row` is what a request
+/// of the problem is to the caller.
 void check_inputs(std::optional<bool> wanted, const DecodeProblem& problem, const DecodeInputs& inputs,
-                  nb::handle q, Device device, void* stream);
+                  nb::handle q, Device device, void* stream, const char* row = "request");
 
 /// What a call wants whose Plan or Step is made with `made_with`: the call can add checks, not take them
 /// away.

@@ -83,9 +83,26 @@ PyObject* bind_checked(PyObject* self, PyObject* instance, PyObject* /*type*/) {
   return PyObject_CallFunctionObjArgs(method.ptr(), self, instance, nullptr);
 }
 
-/// Name, documentation and signature are the function's.
+/// Attributes are the function's, but for those that flashlatent._signatures makes of its signature.
 PyObject* attribute_of_checked(PyObject* self, PyObject* name) {
-  return PyObject_GetAttr(as_checked(self)->function, name);
+  PyObject* function = as_checked(self)->function;
+  for (const char* made : {"__doc__", "__signature__", "__text_signature__"}) {
+    if (PyUnicode_CompareWithASCIIString(name, made) != 0) continue;
+    try {
+      const nb::object maker = nb::module_::import_("flashlatent._signatures").attr("attribute");
+      return nb::object(maker(nb::handle(function), nb::handle(name))).release().ptr();
+    } catch (nb::python_error& raised) {
+      raised.restore();
+      return nullptr;
+    }
+  }
+  return PyObject_GetAttr(function, name);
+}
+
+/// The same for who asks past type's own way to attributes, as inspect.getdoc() does.
+PyObject* doc_of_checked(PyObject* self, void* /*closure*/) {
+  const nb::str name("__doc__");
+  return attribute_of_checked(self, name.ptr());
 }
 
 void free_checked(PyObject* self) {
@@ -101,7 +118,10 @@ PyTypeObject* make_type() {
   static PyMemberDef members[] = {
       {"__vectorcalloffset__", T_PYSSIZET, offsetof(CheckedCall, call), READONLY, nullptr},
       {nullptr, 0, 0, 0, nullptr}};
+  static PyGetSetDef attributes[] = {{"__doc__", doc_of_checked, nullptr, nullptr, nullptr},
+                                     {nullptr, nullptr, nullptr, nullptr, nullptr}};
   static PyType_Slot slots[] = {{Py_tp_members, members},
+                                {Py_tp_getset, attributes},
                                 {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
                                 {Py_tp_descr_get, reinterpret_cast<void*>(bind_checked)},
                                 {Py_tp_getattro, reinterpret_cast<void*>(attribute_of_checked)},

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/enum_names.h"
+#include "core/format_names.h"
 #include "core/formats/formats.h"
 #include "core/message.h"
 
@@ -171,7 +173,7 @@ Result<KvFormat> kv_format_from_name(std::string_view name) {
   for (const LatentFormat* format : kFormats) {
     if (format->name == name) return format->format;
   }
-  return invalid_argument("KV format is '", name, "'; ", format_names(), " are accepted");
+  return invalid_argument("KV format is '", name, "'; ", format_names(), " are accepted", known_as(name));
 }
 
 const char* to_string(ScalePlace place) {
@@ -186,6 +188,23 @@ const char* to_string(ScaleFloor floor) {
 }
 Result<ScaleFloor> scale_floor_from_name(std::string_view name) {
   return value_of(kFloors, name, "scale_floor", "auto, amax and scale");
+}
+
+std::string known_as(std::string_view name) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"fp8_ds_mla", "is fp8_656 here, and fp8_584 with DeepSeek V4"},
+      {"fp8", "is e4m3 here"},
+      {"fp8_e4m3", "is e4m3 here"},
+      {"float8_e4m3fn", "is e4m3 here"},
+      {"bfloat16", "is bf16 here, of kv_format plain"},
+      {"bf16", "is bf16 here, of kv_format plain"},
+      {"float16", "is fp16 here, of kv_format plain"},
+      {"half", "is fp16 here, of kv_format plain"},
+      {"fp16", "is fp16 here, of kv_format plain"}};
+  for (const auto& [other, here] : kNames) {
+    if (name == other) return message("; '", name, "' ", here);
+  }
+  return "";
 }
 
 const char* to_string(KvLayout layout) {

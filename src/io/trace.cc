@@ -73,9 +73,18 @@ bool is_json(std::string_view line) {
   return line.substr(line.find_first_not_of(" \t")).starts_with('{');
 }
 
+bool is_json_array(std::string_view line) {
+  return line.substr(line.find_first_not_of(" \t")).starts_with('[');
+}
+
 // The parser for a trace, by its first line, which may be the header of a CSV or already a request.
 Result<LineParser> choose_parser(std::string_view line) {
   if (is_json(line)) return LineParser(parse_mooncake_line);
+  if (is_json_array(line)) {
+    return invalid_argument(
+        "begins a JSON array; an object a line (JSONL) is expected, which jq -c '.[]' FILE makes of an "
+        "array");
+  }
   return csv_parser(line);
 }
 

@@ -119,6 +119,15 @@ Result<PagePool::Created> PagePool::create(std::span<const ContentId> contents, 
   return Created{new_slot(std::move(table), length), matched};
 }
 
+int PagePool::find(std::span<const ContentId> contents) const {
+  std::int32_t page = kNone;
+  for (std::size_t i = 0; i < contents.size(); ++i) {
+    page = find_registered(page, contents[i]);
+    if (page == kNone) return static_cast<int>(i);
+  }
+  return static_cast<int>(contents.size());
+}
+
 Result<PagePool::Copy> PagePool::append(Sequence sequence, int tokens) {
   Slot* slot = find_slot(sequence);
   if (slot == nullptr) return not_live(sequence);
@@ -198,6 +207,31 @@ Status PagePool::release(Sequence sequence) {
   slot->live = false;
   ++slot->generation;
   --stats_.sequences;
+  return {};
+}
+
+Status PagePool::grow(int pages) {
+  const auto before = static_cast<std::int32_t>(pages_.size());
+  if (pages < before || pages > kMaxPages) {
+    return invalid_argument("pages is ", pages, ", must be ", before, ", as many as there are, to ",
+                            kMaxPages);
+  }
+  try {
+    std::vector<std::int32_t> buckets(std::bit_ceil(static_cast<unsigned>(pages)), kNone);
+    pages_.resize(pages);  // the last that can fail
+    buckets_.swap(buckets);
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kExhausted, message("no memory for the records of ", pages, " pages")};
+  }
+  for (std::int32_t i = 0; i < before; ++i) {
+    if (pages_[i].registered) add_to_bucket(i);
+  }
+  for (std::int32_t i = pages; i-- > before;) {
+    pages_[i].next = free_head_;
+    free_head_ = i;
+  }
+  stats_.pages = pages;
+  stats_.free += pages - before;
   return {};
 }
 

@@ -35,8 +35,12 @@ void PagePool::register_page(std::int32_t page, std::int32_t parent, ContentId c
   p.parent = parent;
   p.content = content;
   p.hash = chain_hash(parent, content);
-  std::int32_t& bucket = buckets_[p.hash & (buckets_.size() - 1)];
-  p.bucket_next = bucket;
+  add_to_bucket(page);
+}
+
+void PagePool::add_to_bucket(std::int32_t page) {
+  std::int32_t& bucket = buckets_[pages_[page].hash & (buckets_.size() - 1)];
+  pages_[page].bucket_next = bucket;
   bucket = page;
 }
 

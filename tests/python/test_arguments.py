@@ -73,7 +73,7 @@ def test_cache_operations():
     refused("slot_mapping is None", lambda: flashlatent.append_latent(tokens, None, None, kv_cache))
     refused("stream is given", lambda: flashlatent.append_latent(tokens, None, slots, kv_cache, stream=1))
     refused("dtype is 'bf16'", lambda: flashlatent.append_latent(tokens, None, slots, kv_cache, dtype="bf16"))
-    refused("format is 'fp16' and to is given",
+    refused("format is 'fp16' and to is fp16",
             lambda: flashlatent.convert_cache(kv_cache, np.empty_like(kv_cache), format="fp16"))
     out = np.empty((2, *kv_cache.shape[2:]), np.float16)
     refused("rows and out are given", lambda: flashlatent.gather_cache(kv_cache, table, begins, rows=2, out=out))
@@ -308,3 +308,91 @@ def test_what_torch_does_not_name():
         ("q is None; an array", lambda: operators.decode(None, cache, table, begins[1:], softmax_scale=1)),
     ]:
         refused(match, call)
+
+
+LATENT = {"batch": 1, "heads": 1, "softmax_scale": 1, "max_pages": 1}
+
+
+@pytest.mark.parametrize("match, create", [
+    (r"sm_scale is no argument of decode\(\); 'softmax_scale' is what it is called here", call(sm_scale=1)),
+    (r"scale is no argument of decode\(\); 'softmax_scale' is what", call(scale=1)),
+    (r"block_tables is no argument of decode\(\); 'block_table' is what", call(block_tables=1)),
+    (r"seq_lens is no argument of decode\(\); 'cache_seqlens' is what", call(seq_lens=1)),
+    (r"sinks is no argument of decode\(\); 'attn_sink' is what", call(sinks=1)),
+    (r"k_scale is no argument of decode\(\); 'kv_scale' is what", call(k_scale=1)),
+    (r"return_lse is no argument of decode\(\); lse is always returned", call(return_lse=True)),
+    (r"num_heads is no argument of Problem\(\); 'heads' is what", lambda: flashlatent.Problem(num_heads=1)),
+    (r"scale is no argument of Problem\(\); 'softmax_scale' is what", lambda: flashlatent.Problem(scale=1)),
+    (r"stream is no argument of Plan\(\); Plan.schedule\(\), Plan.decode\(\) and Plan.decode_kv\(\) take it",
+     lambda: flashlatent.Plan(flashlatent.Problem(**LATENT), stream=0)),
+    (r"workspace is no argument of Plan\(\); Plan.decode\(\) and Plan.decode_kv\(\) take it",
+     lambda: flashlatent.Plan(flashlatent.Problem(**LATENT), workspace=0)),
+    (r"sm_scale is no argument of Plan\(\); Problem\(\) takes it, as 'softmax_scale'",
+     lambda: flashlatent.Plan(flashlatent.Problem(**LATENT), sm_scale=0)),
+    (r"causal is no argument of decode\(\); Problem\(\) takes it",
+     lambda: flashlatent.Plan(flashlatent.Problem(**LATENT)).decode(1, 2, causal=True)),
+    (r"stream is no argument of Step\(\); Step.decode\(\) and Step.decode_kv\(\) take it",
+     lambda: flashlatent.Step(stream=0)),
+    (r"num_blocks is no argument of PagePool\(\); 'pages' is what", lambda: flashlatent.PagePool(num_blocks=4)),
+    (r"k_pe is no argument of append_latent\(\); 'rope' is what", lambda: flashlatent.append_latent(k_pe=4)),
+])
+def test_hints_go_by_meaning(match, create):
+    refused(match, create, flashlatent.ArgumentTypeError)
+
+
+def test_hints_of_operators():
+    torch = pytest.importorskip("torch")
+    import flashlatent.torch
+
+    case = Case([20, 3])
+    arrays = [torch.from_numpy(array) for array in case.arguments()]
+    refused(r"sinks is no argument of decode\(\); 'attn_sink' is what",
+            lambda: flashlatent.torch.decode(*arrays, sinks=None, **case.options()), flashlatent.ArgumentTypeError)
+
+
+def test_names_that_hints_give_are_arguments():
+    """Each is one of some function's, and none is itself another package's name for the same."""
+    from flashlatent import _hints, _native
+    from flashlatent._arguments import parameters
+
+    functions = [member for member in vars(_native).values() if type(member).__name__ == "CheckedCall"]
+    functions += [method for owner in vars(_native).values() if isinstance(owner, type) for method in
+                  (getattr(member, "__func__", member) for member in vars(owner).values())
+                  if type(method).__name__ == "CheckedCall"]
+    known = {parameter.name for function in functions for parameter in parameters(function)}
+    assert set(_hints.MEANT) <= known
+    assert all(name not in others for name, others in _hints.MEANT.items())
+
+
+@pytest.mark.parametrize("name, here", [("fp8_ds_mla", "fp8_656 here, and fp8_584"), ("fp8_e4m3", "e4m3 here"),
+                                        ("float16", "fp16 here, of kv_format plain")])
+def test_formats_by_other_names(name, here):
+    refused(f"KV format is '{name}'; plain, fp8_656.*; '{name}' is {here}",
+            lambda: flashlatent.Problem(**LATENT, kv_format=name))
+    cache = np.zeros((1, 4, 1, 576), np.float16)
+    refused(f"format is '{name}'; bf16, .*; '{name}' is {here}",
+            lambda: flashlatent.convert_cache(cache, format=name))
+
+
+def test_fake_tensors():
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    import flashlatent.torch
+
+    case = Case([20, 3])
+    arrays = [torch.from_numpy(array) for array in case.arguments()]
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(array) for array in arrays]
+        refused("q is a .*FakeTensor, which has a shape and no data; the operators of flashlatent.torch take it",
+                lambda: flashlatent.decode(*fakes, **case.options()))
+        out, lse = flashlatent.torch.decode(*fakes, **case.options())
+        assert out.shape == (2, 1, *out.shape[2:]) and type(out).__name__ == "FakeTensor"
+    refused("block_table is a .*FakeTensor", lambda: flashlatent.decode(*arrays[:2], fakes[2], arrays[3], **case.options()))
+
+
+def test_rows_of_sparse_prefill_are_query_tokens():
+    q, kv = np.zeros((3, 2, 576), np.float16), np.zeros((9, 1, 576), np.float16)
+    indices, lengths = np.zeros((3, 1, 4), np.int32), np.array([4, 0, 9], np.int32)
+    refused(r"topk_length\[2\] is 9; query token 2 may have 0 to topk = 4",
+            lambda: flashlatent.sparse_prefill(q, kv, indices, softmax_scale=1.0, topk_length=lengths))

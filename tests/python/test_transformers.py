@@ -5,6 +5,7 @@ part only where the reference's two best tokens are nearer than the errors allow
 """
 
 import copy
+import pickle
 
 import pytest
 
@@ -301,6 +302,146 @@ def test_pages_run_out_and_caches_grow():
     assert cache._rows.pages.pool.stats["used"] == 10
 
 
+def page_positions(pages, rows):
+    """What layer 0 holds for each row, in order of its tokens."""
+    return [pages.caches[0][pages.pool.pages(row)].flatten(0, 1)[:pages.pool.length(row)] for row in rows]
+
+
+@pytest.mark.parametrize("shared, beams, more", [(1, 8, 1), (4, 4, 1), (16, 8, 70), (0, 3, 5), (3, 1, 300)])
+def test_growing_keeps_shared_pages_shared(shared, beams, more):
+    from flashlatent.transformers._layout import Layout
+    from flashlatent.transformers._pages import Pages
+    layout = Layout("bf16", 2, 2, 512, 64, 64, torch.bfloat16, torch.bfloat16, 576, torch.device("cpu"))
+    pages = Pages(layout, shared + 1, grows=True)
+    for cache in pages.caches:
+        cache.copy_(torch.arange(cache.numel()).view(cache.shape) % 251)
+    first, _ = pages.pool.create([], 64 * shared)
+    rows = [pages.pool.fork(first) for _ in range(beams)]
+    pages.pool.release(first)
+    before = page_positions(pages, rows)
+    rows = pages.append(rows, [more] * beams)
+    assert [pages.pool.length(row) for row in rows] == [64 * shared + more] * beams
+    assert all(torch.equal(now[:64 * shared], then) for now, then in zip(page_positions(pages, rows), before))
+    fresh = -(-more // 64)
+    assert pages.pool.stats["used"] == shared + beams * fresh  # the shared ones once
+    assert all(len(cache) == pages.pool.stats["pages"] for cache in pages.caches)
+    pages.pool.check_invariants()
+
+
+def test_a_cache_that_cannot_grow_stays_whole(monkeypatch):
+    model = make()
+    ids, mask = prompts(2, 30)
+    wanted = reference_of(model, ids, mask)
+    latent.enable(model, kv_format="fp16", page_size=4)
+    cache = latent.LatentCache(model)
+    first = forced(model, ids[:, :8], mask[:, :8], 8, 1, cache)
+    pages, empty, calls = cache._rows.pages, torch.empty, []
+    held = [cache_.clone() for cache_ in pages.caches], pages.pool.stats
+
+    def fails_at_the_second_layer(*shape, **options):
+        if shape[1:] == (4, 1, 576):
+            calls.append(shape)
+            if len(calls) == 2:
+                raise torch.OutOfMemoryError("no memory")
+        return empty(*shape, **options)
+
+    monkeypatch.setattr(torch, "empty", fails_at_the_second_layer)
+    with pytest.raises(torch.OutOfMemoryError), torch.no_grad():
+        model(ids[:, 8:], past_key_values=cache)
+    monkeypatch.undo()
+    assert len(calls) == 2 and cache.get_seq_length() == 8 and pages.pool.stats == held[1]
+    assert all(torch.equal(now[:len(then)].view(torch.uint8), then.view(torch.uint8))  # of whatever was in memory
+               for now, then in zip(pages.caches, held[0]))
+    with torch.no_grad():
+        rest = model(ids[:, 8:], past_key_values=cache).logits.float().log_softmax(-1)
+    assert error_of(torch.cat([first, rest], 1), wanted, mask) < ROUNDED["fp16"]
+    pages.pool.check_invariants()
+
+
+def test_continuations_of_one_prompt_in_a_cache_that_grows():
+    model = make()
+    latent.enable(model, kv_format="fp16", page_size=16)
+    prompt, _ = prompts(1, 100)
+    more, _ = prompts(8, 40, seed=1)
+    whole = torch.cat([prompt.expand(8, -1), more], 1)
+    wanted = reference_of(model, whole, torch.ones_like(whole))[:, 100:]
+    cache = latent.LatentCache(model)
+    cache.batch_repeat_interleave(3)  # nothing in it yet
+    with torch.no_grad():
+        model(prompt, past_key_values=cache)
+        cache.batch_repeat_interleave(8)
+        parts = [model(part, past_key_values=cache).logits for part in more.split([3, 30, 7], 1)]
+    got = torch.cat(parts, 1).float().log_softmax(-1)
+    assert error_of(got, wanted, torch.ones_like(more)) < ROUNDED["fp16"]
+    pool = cache._rows.pages.pool
+    assert pool.stats["used"] == 6 + 8 * 3  # full pages of the prompt are shared
+    pool.check_invariants()
+
+
+def test_many_beams_of_many_tokens_grow():
+    model = make(num_attention_heads=2, num_key_value_heads=2, vocab_size=VOCABULARY)
+    latent.enable(model, kv_format="fp16", page_size=8)
+    ids, mask = prompts(1, 20)
+    options = {"attention_mask": mask, "num_beams": 8, "do_sample": False, "max_new_tokens": 60}
+    text = model.generate(ids, **options)
+    assert text.shape == (1, 80)
+    latent.enable(model, kv_format="fp16", page_size=8, pages=200)
+    assert torch.equal(model.generate(ids, **options), text)
+
+
+def test_a_batch_of_no_rows():
+    model = make()
+    ids = prompts(2, 12)[0]
+    with torch.no_grad():
+        latent.enable(model, kv_format="fp16", page_size=4)
+        cache = latent.LatentCache(model)
+        assert model(ids[:0], past_key_values=cache).logits.shape == (0, 12, VOCABULARY)
+        assert model(ids[:0, :1], past_key_values=cache).logits.shape == (0, 1, VOCABULARY)
+        assert cache.get_seq_length() == 13 and cache.batch_size == 0
+        cache = latent.LatentCache(model)
+        model(ids, past_key_values=cache)
+        cache.batch_select_indices(torch.zeros(0, dtype=torch.int64))
+        assert model(ids[:0, :1], past_key_values=cache).logits.shape == (0, 1, VOCABULARY)
+        assert cache._rows.pages.pool.stats["used"] == 0
+
+
+@pytest.mark.parametrize("indices", [[0, -1], [2], [1, 0, -5]])
+def test_rows_that_a_cache_does_not_have(indices):
+    model = make()
+    latent.enable(model, kv_format="fp16", page_size=4)
+    cache = latent.LatentCache(model)
+    with torch.no_grad():
+        model(prompts(2, 12)[0], past_key_values=cache)
+    before = cache._rows.pages.pool.stats
+    with pytest.raises(flashlatent.InvalidArgumentError, match=r"indices has -?\d; rows of this cache are 0 to 1"):
+        cache.batch_select_indices(torch.tensor(indices))
+    assert cache._rows.pages.pool.stats == before
+
+
+def test_pages_kept_for_a_row_are_not_given_up_for_another():
+    """A pool so full of kept pages that to look for more of one prompt's would cost another prompt's."""
+    model = make()
+    latent.enable(model, kv_format="fp16", page_size=4, pages=8)
+    ids, mask = prompts(3, 17)
+    cache = latent.LatentCache(model)
+    with torch.no_grad():
+        for row in ids[:2]:
+            model(row[None], past_key_values=(cache := latent.LatentCache(model)))
+            cache.release()
+        pool = model._flashlatent.shared_pages().pool
+        before = pool.stats
+        latent.LatentCache(model).reuse(ids[1:])
+    assert pool.stats == before
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_cache_is_not_copied(way):
+    model = make()
+    latent.enable(model, kv_format="fp16")
+    with pytest.raises(TypeError, match=r"LatentCache can be neither copied nor pickled.*batch_repeat_interleave\(\)"):
+        way(latent.LatentCache(model))
+
+
 def test_a_cache_of_the_callers_own_goes_on():
     model = make()
     latent.enable(model, kv_format="fp16")
@@ -370,6 +511,7 @@ def test_enable_twice_changes_the_settings():
 @pytest.mark.parametrize("options, message", [
     ({}, r"model\.dtype is torch\.float32; kv_format='bf16', 'fp16', 'fp8_656'"),
     ({"kv_format": "int8"}, r"kv_format is 'int8'; 'bf16', 'fp16', 'fp8_656' or None"),
+    ({"kv_format": "fp8_ds_mla"}, r"kv_format is 'fp8_ds_mla'; .*; 'fp8_ds_mla' is fp8_656 here"),
     ({"kv_format": ["bf16"]}, r"kv_format is \['bf16'\]; 'bf16'"),
     ({"kv_format": "bf16", "page_size": 0}, "page_size is 0; 1 to"),
     ({"kv_format": "bf16", "page_size": 2.5}, r"page_size is 2\.5"),

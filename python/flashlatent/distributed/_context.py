@@ -24,6 +24,7 @@ class Pending:
         self._finish = finish
 
     def wait(self) -> Tuple[Tensor, Tensor]:
+        """(out, lse); what is enqueued after it may read them."""
         return self._finish()
 
 
@@ -87,10 +88,12 @@ class ContextParallel:
 
     @property
     def rank(self) -> int:
+        """This process's number in the group."""
         return self.tokens.rank
 
     @property
     def world(self) -> int:
+        """How many ranks the group has."""
         return self.tokens.world
 
     def gather_queries(self, q: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from flashlatent.flash_mla import flash_mla_interface, fused_norm_rope_attn_rope
 
 
 def run(arguments):
+    """Runs the program that the arguments begin with, and leaves it the rest."""
     if arguments and arguments[0] in ("-h", "--help"):
         print(__doc__)
         return

@@ -42,14 +42,17 @@ class ReportError(Exception):
 
 
 def is_plan(document):
+    """Is it what `flashlatent plan --json` writes?"""
     return "parts" in document
 
 
 def is_replay(document):
+    """Is it what `flashlatent replay --json` writes?"""
     return isinstance(document.get("report"), dict) and isinstance(document.get("options"), dict)
 
 
 def has_rows(document):
+    """Has it results, a dict each?"""
     rows = document.get("results")
     return isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
 
@@ -130,6 +133,7 @@ def report(paths, folder, prefix=""):
 
 
 def main(arguments=None):
+    """The program; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m flashlatent.report", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE", help="JSON of flashlatent bench, check, replay or plan")

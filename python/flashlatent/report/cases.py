@@ -79,6 +79,7 @@ def cache(pyplot, documents):
 
 
 def is_planning(row):
+    """Is it a time of planning?"""
     return row.get("name", "").startswith("plan b") and "s_k" not in row
 
 

@@ -202,6 +202,7 @@ def shapes(pyplot, documents):
 
 
 def ladder_near_one(values):
+    """Ticks of an axis of ratios, 1 among them."""
     ticks = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10]
     low = max((tick for tick in ticks if tick <= min(*values, 0.9)), default=min(values))
     high = min((tick for tick in ticks if tick >= max(*values, 1.1)), default=max(values))

@@ -6,6 +6,7 @@ PARTS = (("gather_ms", "queries gathered"), ("local_ms", "decode of own tokens")
 
 
 def name_of(row):
+    """A row's name in the picture."""
     where = "1 GPU" if row["gpus"] == 1 else f"{row['gpus']} GPUs, {row['exchange']}"
     return f"{row['b']} of {row['s_k']:,} tokens, {row['h_q']} heads: {where}"
 

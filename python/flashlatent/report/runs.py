@@ -58,6 +58,7 @@ def numerics(pyplot, documents):
 
 
 def replay_name(document):
+    """A replay's name in the picture: trace, model, machine."""
     options = document["options"]
     model = options["model"] if options["model"] != "mla" else f"mla, {options['heads']} heads, {options['kv']}"
     trace = os.path.splitext(os.path.basename(options.get("trace") or "synthetic"))[0]

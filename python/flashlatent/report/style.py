@@ -9,6 +9,7 @@ LINES = ["-", "--", ":", "-."]
 
 
 def axes(pyplot, width=7.0, height=4.5, **options):
+    """A figure and its plots, with the grid of all pictures; sizes in inches."""
     figure, plots = pyplot.subplots(figsize=(width, height), layout="constrained", **options)
     for plot in figure.axes:
         plot.grid(True, which="major", color="#e3e3e3", linewidth=0.8)
@@ -50,6 +51,7 @@ def even(low, high, most=6):
 
 
 def tokens(value):
+    """A count of tokens as a label."""
     return f"{value / 1024:g}K" if value >= 1024 else f"{value:g}"
 
 
@@ -82,6 +84,7 @@ def machine_of(document):
 
 
 def library_of(document):
+    """The library whose times a document has."""
     return document.get("library", "FlashLatent")
 
 
@@ -97,4 +100,5 @@ def series_name(document, machines):
 
 
 def on(machines):
+    """The end of a title: which machines' times it shows."""
     return "on " + " and ".join(machines)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from .._copies import refuse
 from .._errors import InvalidArgumentError
 from ._pages import Pages, content_ids
 from ._step import Step
@@ -101,20 +102,27 @@ class LatentCache(Cache):
         self._finalizer.atexit = False
         super().__init__(layers=[_Layer(self) for _ in range(enabled.layout.layers)])
 
+    __reduce_ex__ = refuse("a LatentCache", "its tokens are in pages that rows share; for several continuations of one "
+                           "prompt call batch_repeat_interleave(), for another prompt make a LatentCache(model)")
+
     # What transformers asks of a cache.
 
     def get_seq_length(self, layer_idx=0):
+        """Tokens so far, padding included."""
         return 0 if self._seen is None else self._seen.shape[1]
 
     def get_mask_sizes(self, query_length, layer_idx):
+        """(columns of a mask for so many new tokens, the first column)."""
         return self.get_seq_length() + query_length, 0
 
     @property
     def is_initialized(self):
+        """Has it had a pass?"""
         return self._seen is not None
 
     @property
     def batch_size(self):
+        """Rows; -1 before the first pass."""
         return -1 if self._seen is None else self._seen.shape[0]
 
     def reset(self):
@@ -125,16 +133,22 @@ class LatentCache(Cache):
     release = reset
 
     def reorder_cache(self, beam_idx):
+        """As batch_select_indices(), by the name that beam search uses."""
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats):
-        self.batch_select_indices(torch.arange(self.batch_size).repeat_interleave(repeats))
+        """Each row becomes `repeats` rows side by side, which share its pages: one prompt, several continuations."""
+        if self._seen is not None:
+            self.batch_select_indices(torch.arange(self.batch_size).repeat_interleave(repeats))
 
     def batch_select_indices(self, indices):
         """Row i becomes what row indices[i] is. Pages are shared, and copied when one of their owners appends."""
         if self._seen is None:
             return
-        indices = indices.tolist()
+        indices = torch.as_tensor(indices).tolist()
+        for i in indices:
+            if not 0 <= i < len(self._seen):
+                raise InvalidArgumentError(f"indices has {i}; rows of this cache are 0 to {len(self._seen) - 1}")
         rows, pool = self._rows, self._rows.pages.pool
         chosen = [pool.fork(rows.sequences[i]) for i in indices]
         for sequence in rows.sequences:
@@ -143,6 +157,7 @@ class LatentCache(Cache):
         self._seen = self._seen[indices]
 
     def crop(self, tokens_to_remove):
+        """Refused: tokens stay; 0 of them may be removed."""
         if tokens_to_remove:
             raise InvalidArgumentError(f"tokens_to_remove is {tokens_to_remove}; a LatentCache keeps its tokens (0 is "
                                        "accepted): generate without an assistant model")
@@ -157,9 +172,7 @@ class LatentCache(Cache):
             return
         size, ids = pages.layout.page_size, input_ids.cpu().numpy()
         contents = [content_ids(row[:-1], size) for row in ids]  # the last token is computed: its logits are needed
-        whole = len(contents[0]) if contents else 0
-        for row in contents:
-            whole = pages.cached(row[:whole])
+        whole = min((pages.pool.find(row) for row in contents), default=0)
         if not whole:
             return
         rows, tokens = self._rows, whole * size
@@ -236,8 +249,8 @@ class LatentCache(Cache):
 
 def _slots(table, past, new, page_size):
     """The places in the cache, page * page_size + offset, of new[i] tokens after past[i] others of each request."""
-    new = np.asarray(new)
+    new = np.asarray(new, np.int64)
     rows = np.repeat(np.arange(len(new)), new)
-    first = np.repeat(np.asarray(past) - np.concatenate([[0], np.cumsum(new)[:-1]]), new)
+    first = np.repeat(np.asarray(past, np.int64) - (np.cumsum(new) - new), new)
     position = np.arange(len(rows)) + first
     return table[rows, position // page_size].astype(np.int64) * page_size + position % page_size

@@ -35,6 +35,7 @@ class Layout(NamedTuple):
 
     @property
     def token_bytes(self):
+        """Bytes of a token in one layer."""
         return self.extent * self.storage.itemsize
 
 
@@ -48,8 +49,9 @@ def layout_of(config, dtype, device, kv_format, page_size):
                                        "torch.float16")
         kv_format = own
     if not isinstance(kv_format, str) or kv_format not in FORMATS:
+        known = "; 'fp8_ds_mla' is fp8_656 here" if kv_format == "fp8_ds_mla" else ""
         raise InvalidArgumentError(f"kv_format is {kv_format!r}; {', '.join(map(repr, FORMATS))} or None (the model's "
-                                   "dtype) is expected")
+                                   "dtype) is expected" + known)
     storage, extent, queries = FORMATS[kv_format]
     latent, rope = config.kv_lora_rank, config.qk_rope_head_dim
     if kv_format == "fp8_656" and (latent, rope) != (512, 64):

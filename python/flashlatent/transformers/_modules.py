@@ -42,7 +42,7 @@ class _LatentAttention:
             every = out.new_zeros(batch * tokens, out.shape[1])
             every[latent_step.chosen] = out
             out = every
-        return self.o_proj(out.view(batch, tokens, -1)), None
+        return self.o_proj(out.view(batch, tokens, out.shape[1])), None
 
 
 class _LatentModel:

@@ -25,28 +25,15 @@ class Pages:
         self.pool = _native.PagePool(pages, layout.page_size)
         self.caches = layout.arrays(pages)
 
-    def cached(self, contents):
-        """How many pages the pool holds of a sequence whose full pages have these contents. Asks page by page, so
-        that at most one page that is kept for others is given up for the question."""
-        for count in range(1, len(contents) + 1):
-            try:
-                sequence, found = self.pool.create(contents[:count], count * self.layout.page_size)
-            except ExhaustedError:
-                return count - 1
-            self.pool.release(sequence)
-            if found < count:
-                return count - 1
-        return len(contents)
-
     def append(self, sequences, counts):
-        """Room for so many more tokens of each sequence; returns the sequences, whose handles may be new. Where
-        pages run out nothing has changed."""
+        """Room for so many more tokens of each sequence; returns the sequences. Where pages or memory run out no
+        sequence has changed."""
         needed, stats = self._pages_needed(sequences, counts), self.pool.stats
         if needed > stats["free"] + stats["cached"]:
             if not self.grows:
                 raise ExhaustedError(f"pages is {stats['pages']} in enable(), {stats['used']} of them in use; this "
                                      f"step needs {needed} more: give more pages, or None for a cache that grows")
-            sequences = self._grow(sequences, needed)
+            self._grow(2 * stats["used"] + needed)
         copies = [copy[:2] for sequence, count in zip(sequences, counts)
                   if count and (copy := self.pool.append(sequence, count)) is not None]
         self._copy(self.caches, self.caches, copies)
@@ -63,20 +50,16 @@ class Pages:
         # The last one that appends to a shared page keeps it, the others get copies.
         return needed + sum(len(appends) - 1 if all(appends) else sum(appends) for appends in holders.values())
 
-    def _grow(self, sequences, needed):
-        """Moves the sequences into twice as many pages and more."""
-        old, stats = self.pool, self.pool.stats
-        pages = 2 * stats["used"] + needed
-        self.pool = _native.PagePool(pages, self.layout.page_size)
-        moved, pairs = [], []
-        for sequence in sequences:
-            moved.append(self.pool.create([], old.length(sequence))[0])
-            pairs += zip(old.pages(sequence), self.pool.pages(moved[-1]))
+    def _grow(self, pages):
+        """Makes arrays of so many pages, then a pool of them. Each layer's old pages are the first of its new ones, so
+        that numbers, and who shares what, stay; a failure between layers leaves some larger than the pool, which is
+        as good."""
         for layer, before in enumerate(self.caches):
-            after = torch.empty(pages, *before.shape[1:], dtype=before.dtype, device=before.device)
-            self._copy([before], [after], pairs)
-            self.caches[layer] = after
-        return moved
+            if len(before) < pages:
+                after = torch.empty(pages, *before.shape[1:], dtype=before.dtype, device=before.device)
+                after[:len(before)] = before
+                self.caches[layer] = after
+        self.pool.grow(pages)
 
     def _copy(self, sources, targets, pairs):
         if pairs:

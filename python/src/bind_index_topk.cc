@@ -228,7 +228,10 @@ index_format   'fp8_132': 128 x e4m3 a key, scales fp32 behind a page's data; 'm
 causal         query token t of s_q sees the tokens below cache_seqlens - s_q + t + 1
 cu_seqlens_q   int32 (batch + 1): query tokens are ragged, (tokens, ...) in place of (batch, s_q, ...); not causal,
                cache_seqlens then is (tokens)
+q_scale        uint8 (batch, s_q, heads, 4), of an e2m1 query alone: ue8m0, one for 32 elements
+page_size      tokens a page of a cache given as (pages, page_bytes)
 candidates     int32 (batch, s_q, n): only the tokens of these blocks of candidate_block tokens are looked at; -1: none
+candidate_block  tokens of a block of `candidates` and of best_blocks
 best_blocks    how many blocks of candidate_block tokens to choose as well, by their best token; the newest block is
                always among them
 slot_table, slot_page_size  int32 (batch, columns): results are slot_table[p // slot_page_size] * slot_page_size +
@@ -244,9 +247,12 @@ indices are int32 (batch, s_q, topk), -1 behind the chosen; counts int32 (batch,
              "out"_a = nb::none(), "out_counts"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,
              R"(The best of what ranks that share a context have chosen; returns (out, out_counts).
 
-scores   fp32 (ranks, batch, s_q, topk), counts int32 (ranks, batch, s_q): index_topk()'s, of each rank
+scores   fp32 (ranks, batch, s_q, topk): index_topk()'s, of each rank
+counts   int32 (ranks, batch, s_q): the same
 indices  int32 (batch, s_q, topk): those of rank `rank`
-out      int32 (batch, s_q, topk): the ones among `indices` that are among the topk best of all ranks, then -1
+out      int32 (batch, s_q, topk): the ones among `indices` that are among the topk best of all ranks, then -1; made if
+         not given
+out_counts  int32 (batch, s_q): how many those are; made if not given
 Of equal scores those of lower ranks come first, then the earlier ones.)");
   module.def("append_index_keys", &append_index_arrays, "keys"_a, "slot_mapping"_a, "index_cache"_a,
              nb::kw_only(), "index_format"_a = "fp8_132", "page_size"_a = nb::none(), "dtype"_a = nb::none(),

@@ -99,6 +99,12 @@ PyObject* attribute_of_checked(PyObject* self, PyObject* name) {
   return PyObject_GetAttr(function, name);
 }
 
+/// The same for who asks past type's own way to attributes, as inspect.getdoc() does.
+PyObject* doc_of_checked(PyObject* self, void* /*closure*/) {
+  const nb::str name("__doc__");
+  return attribute_of_checked(self, name.ptr());
+}
+
 void free_checked(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   Py_DECREF(as_checked(self)->function);
@@ -112,7 +118,10 @@ PyTypeObject* make_type() {
   static PyMemberDef members[] = {
       {"__vectorcalloffset__", T_PYSSIZET, offsetof(CheckedCall, call), READONLY, nullptr},
       {nullptr, 0, 0, 0, nullptr}};
+  static PyGetSetDef attributes[] = {{"__doc__", doc_of_checked, nullptr, nullptr, nullptr},
+                                     {nullptr, nullptr, nullptr, nullptr, nullptr}};
   static PyType_Slot slots[] = {{Py_tp_members, members},
+                                {Py_tp_getset, attributes},
                                 {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
                                 {Py_tp_descr_get, reinterpret_cast<void*>(bind_checked)},
                                 {Py_tp_getattro, reinterpret_cast<void*>(attribute_of_checked)},

@@ -176,6 +176,20 @@ Result<KvFormat> kv_format_from_name(std::string_view name) {
   return invalid_argument("KV format is '", name, "'; ", format_names(), " are accepted", known_as(name));
 }
 
+const char* to_string(ScalePlace place) {
+  return name_of(kPlaces, place);
+}
+Result<ScalePlace> scale_place_from_name(std::string_view name) {
+  return value_of(kPlaces, name, "scales", "token and page");
+}
+
+const char* to_string(ScaleFloor floor) {
+  return name_of(kFloors, floor);
+}
+Result<ScaleFloor> scale_floor_from_name(std::string_view name) {
+  return value_of(kFloors, name, "scale_floor", "auto, amax and scale");
+}
+
 std::string known_as(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"fp8_ds_mla", "is fp8_656 here, and fp8_584 with DeepSeek V4"},
@@ -191,20 +205,6 @@ std::string known_as(std::string_view name) {
     if (name == other) return message("; '", name, "' ", here);
   }
   return "";
-}
-
-const char* to_string(ScalePlace place) {
-  return name_of(kPlaces, place);
-}
-Result<ScalePlace> scale_place_from_name(std::string_view name) {
-  return value_of(kPlaces, name, "scales", "token and page");
-}
-
-const char* to_string(ScaleFloor floor) {
-  return name_of(kFloors, floor);
-}
-Result<ScaleFloor> scale_floor_from_name(std::string_view name) {
-  return value_of(kFloors, name, "scale_floor", "auto, amax and scale");
 }
 
 const char* to_string(KvLayout layout) {

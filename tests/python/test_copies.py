@@ -18,8 +18,8 @@ PROBLEMS = [
     {**LATENT, "kv_format": "e4m3", "q_dtype": "e4m3", "products": "fp8"},
     {**LATENT, "max_pages": 0, "topk": 64, "attn_sink": True, "extra_page_size": 32, "extra_topk": 5},
     {**LATENT, "extra_page_size": 32, "extra_max_pages": 5},
-    {**LATENT, "max_pages": 0, "topk": 64, "qk_dim": 512, "kv_format": "mxfp8_528", "scales": "page",
-     "extra_page_size": 64, "extra_topk": 8, "extra_kv_format": "nvfp4_288"},
+    {**LATENT, "kv_format": "mxfp8_528", "scales": "page", "qk_dim": 512, "extra_page_size": 32, "extra_topk": 5,
+     "extra_kv_format": "nvfp4_288", "max_pages": 0, "topk": 64},
     {**LATENT, "layout": "separate", "kv_heads": 4, "qk_dim": 128, "v_dim": 128, "soft_cap": 30.0, "alibi": True},
 ]
 

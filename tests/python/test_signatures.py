@@ -162,7 +162,8 @@ def test_a_subclass_has_a_signature_of_its_own():
 
 
 @pytest.mark.parametrize("thing, words", [
-    (flashlatent.Plan.decode, ["decode(self, q, kv_cache, block_table=None", "int32 (batch, max_pages)"]),
+    (flashlatent.Plan.decode, ["decode(self, q, kv_cache, block_table=None",
+                               "int32 (batch, max_pages)"]),
     (flashlatent.append_latent, ["append_latent(latent, rope, slot_mapping, kv_cache, *", "int32 or int64 (n)"]),
     (flashlatent.Plan, ["Plan(problem: ", "device: str = 'cpu'", "schedule(self, lengths"]),
     (flashlatent.Problem, ["query heads h_q, a multiple of kv_heads"]),
@@ -184,4 +185,6 @@ def test_stubs_come_with_the_package():
         pytest.skip("not an installed package")
     text = stub.read_text()
     for name, _ in native():
+        if name in CONSTRUCTORS:
+            continue
         assert f"def {name.rpartition('.')[2]}(" in text

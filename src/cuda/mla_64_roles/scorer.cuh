@@ -360,34 +360,31 @@ class Scorer {
                                               std::uint32_t partial, int stage, int start_token) {
     const int thread = threadIdx.x % 128;
     StageTile* tiles = shared.kv[stage].tiles;
-    const auto row_of = [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; };
-    parts::zero_tokens<Config::kVChunks, 128>(row_of, live | kOthers, thread);
-    ptx::fence_for_async_proxy();
-    if (partial == 0) return ptx::named_sync(kScorerBarrier, 128);
-    const bool poisoned = parts::holds_poison<Element, Config::kVChunks, 128>(row_of, partial, thread);
-    if (!ptx::named_any(kScorerBarrier, 128, poisoned)) return;
-    // The first query token that sees token t of the stage, as a row of the tile.
-    const int offset = start_token - work.segment.length + work.tile.tokens;
-    const bool found = parts::record_poison<Element, Config::kVDim, 128>(
-        shared.poison_from, tiles, partial, thread,
-        [&](int token) { return (token + offset) * args.query.group.value - work.tile.first; });
-    if (found) shared.poisoned = 1;
-    ptx::named_sync(kScorerBarrier, 128);
-    parts::clean_tokens<Element, Config::kVChunks, 128>(row_of, partial, thread);
-    ptx::fence_for_async_proxy();
-    ptx::named_sync(kScorerBarrier, 128);
+    if (partial != 0) {
+      // The first query token that sees token t of the stage, as a row of the tile.
+      const int offset = start_token - work.segment.length + work.tile.tokens;
+      const bool found = parts::record_poison<Element, Config::kVDim, 128>(
+          shared.poison_from, tiles, partial, thread,
+          [&](int token) { return (token + offset) * args.query.group.value - work.tile.first; });
+      if (found) shared.poisoned = 1;
+      ptx::named_sync(kScorerBarrier, 128);
+    }
+    silence_tokens(tiles, live, partial, thread);
   }
   /// The same for tokens that no row attends to.
   __device__ __noinline__ static void silence_dead(Shared& shared, std::uint32_t live, int stage) {
-    StageTile* tiles = shared.kv[stage].tiles;
-    parts::zero_tokens<Config::kVChunks, 128>(
-        [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; }, live | kOthers,
-        threadIdx.x % 128);
+    silence_tokens(shared.kv[stage].tiles, live, 0, threadIdx.x % 128);
+  }
+  __device__ __forceinline__ static void silence_tokens(StageTile* tiles, std::uint32_t live,
+                                                        std::uint32_t partial, int thread) {
+    // tokens that a stage does not have; they count as live
+    constexpr std::uint64_t kOthers = ~0ULL << kStageTokens;
+    parts::silence_tokens<Element, Config::kVChunks, 128>(
+        [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; }, live | kOthers, partial,
+        thread);
     ptx::fence_for_async_proxy();
     ptx::named_sync(kScorerBarrier, 128);
   }
-  /// Tokens that a stage does not have; they count as live.
-  static constexpr std::uint64_t kOthers = ~0ULL << kStageTokens;
 
   /// Clears `poison_from` after outputs have used it.
   __device__ __forceinline__ void clean_poison(int place) {

@@ -111,12 +111,28 @@ __device__ __forceinline__ void clean_tokens(RowOf row_of, std::uint64_t partial
   }
 }
 
-/// Both.
+/// Both, in one loop: for kernels that have no registers or code to spare.
 template <class Element, int kTiles, int kThreads, class RowOf>
 __device__ __forceinline__ void silence_tokens(RowOf row_of, std::uint64_t live, std::uint64_t partial,
                                                int thread) {
-  zero_tokens<kTiles, kThreads>(row_of, live, thread);
-  if (partial != 0) clean_tokens<Element, kTiles, kThreads>(row_of, partial & live, thread);
+  for (int i = thread; i < kTileRows * 8; i += kThreads) {
+    const int row = i / 8;
+    const bool dead = !(live >> row & 1);
+    if (!dead && !(partial >> row & 1)) continue;
+#pragma unroll 1
+    for (int tile = 0; tile < kTiles; ++tile) {
+      auto* unit = reinterpret_cast<uint4*>(row_of(tile, row) + unit_in_row(row, i % 8));
+      uint4 value = make_uint4(0, 0, 0, 0);
+      if (!dead) {
+        value = *unit;
+        value.x = finite_or_zero_pair<Element>(value.x);
+        value.y = finite_or_zero_pair<Element>(value.y);
+        value.z = finite_or_zero_pair<Element>(value.z);
+        value.w = finite_or_zero_pair<Element>(value.w);
+      }
+      *unit = value;
+    }
+  }
 }
 
 inline constexpr std::uint8_t kNoPoison = 255;

@@ -1,5 +1,6 @@
 // index_topk() and its relatives, contract by contract, on every backend that this machine has.
 #include "flashlatent/index_topk.h"
+#include "core/e2m1.h"
 
 #include <gtest/gtest.h>
 
@@ -336,7 +337,7 @@ TEST_P(IndexKeys, AppendWritesTheWritersScalesAndGatherReadsThem) {
           EXPECT_EQ(scales[first / 32], finite ? 127 + std::lround(std::log2(scale)) : 255);
           for (int j = first; j < first + group && finite; ++j) {
             const double x = bf16_to_float(keys[i * 128 + j]) / scale;
-            const double got = index_keys::decode_e2m1(data[j / 2] >> (j % 2 * 4) & 0xFU);
+            const double got = e2m1::decode(data[j / 2] >> (j % 2 * 4) & 0xFU);
             // To the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6.
             const double step = std::fabs(x) < 2 ? 0.5 : std::fabs(x) < 4 ? 1 : 2;
             EXPECT_LE(std::fabs(got - x), step / 2) << j;

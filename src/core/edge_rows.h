@@ -31,23 +31,23 @@ struct Rows {
   std::int64_t count() const { return requests * tokens * heads; }
 };
 
-inline Turn turn_of(const Rotation& rotation, bool back) {
-  Turn turn = {};
-  if (!rotation.present()) return turn;
+inline Rotary rotary_of(const Rotation& rotation, bool back) {
+  Rotary rotary = {};
+  if (!rotation.present()) return rotary;
   const ConstTensorView &positions = rotation.positions, &table = rotation.table;
-  turn.positions = positions.data;
-  turn.table = table.data;
-  turn.rows = table.shape[0];
-  turn.stride = table.strides[0];
-  turn.position_strides[0] = positions.rank > 1 ? positions.strides[0] : 0;
-  turn.position_strides[1] = positions.strides[positions.rank - 1];
-  turn.columns = static_cast<int>(table.shape[1]);
-  turn.wide_positions = positions.dtype == Dtype::kI64;
-  turn.bf16_table = table.dtype == Dtype::kBF16;
-  turn.halves = rotation.pairs == RotaryPairs::kHalves;
-  turn.interleaved = rotation.layout == RotaryTable::kInterleaved;
-  turn.back = back;
-  return turn;
+  rotary.positions = positions.data;
+  rotary.table = table.data;
+  rotary.rows = table.shape[0];
+  rotary.stride = table.strides[0];
+  rotary.position_strides[0] = positions.rank > 1 ? positions.strides[0] : 0;
+  rotary.position_strides[1] = positions.strides[positions.rank - 1];
+  rotary.columns = static_cast<int>(table.shape[1]);
+  rotary.wide_positions = positions.dtype == Dtype::kI64;
+  rotary.bf16_table = table.dtype == Dtype::kBF16;
+  rotary.halves = rotation.pairs == RotaryPairs::kHalves;
+  rotary.interleaved = rotation.layout == RotaryTable::kInterleaved;
+  rotary.back = back;
+  return rotary;
 }
 
 }  // namespace flashlatent::edges

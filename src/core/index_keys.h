@@ -11,9 +11,6 @@
 
 namespace flashlatent::index_keys {
 
-using e4m3::bits_of;
-using e4m3::float_of;
-
 inline constexpr int kDim = 128;
 inline constexpr int kGroup = 32;  // elements that share a ue8m0 scale
 inline constexpr int kGroups = kDim / kGroup;
@@ -36,37 +33,11 @@ FLASHLATENT_FP8_FUNCTION std::int64_t page_bytes(IndexFormat format, std::int64_
   return page_size * (data_bytes(format) + kScaleBytes);
 }
 
-/// The value of a ue8m0 scale. Byte 0 is 2^-127, subnormal in fp32.
-FLASHLATENT_FP8_FUNCTION float decode_ue8m0(std::uint8_t byte) {
-  if (byte == 0xFF) return float_of(0x7FC00000U);
-  return float_of(byte == 0 ? 0x00400000U : std::uint32_t{byte} << 23);
-}
-
-/// e2m1 (the low four bits) as a float: magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6, and a sign.
-FLASHLATENT_FP8_FUNCTION float decode_e2m1(std::uint32_t code) {
-  // The shifted exponent is 126 too small; multiplying by 2^126 corrects it, for the subnormal 0.5 too.
-  return float_of((code & 8U) << 28 | (code & 7U) << 22) * 0x1p126F;
-}
-
-/// A finite float as e2m1: to the nearest, ties to the even mantissa; 6 beyond 6.
-FLASHLATENT_FP8_FUNCTION std::uint32_t encode_e2m1(float x) {
-  const float magnitude = float_of(bits_of(x) & 0x7FFFFFFFU);
-  // Midway between two neighbours the one with the even code wins.
-  const std::uint32_t code = (magnitude > 0.25F) + (magnitude >= 0.75F) + (magnitude > 1.25F) +
-                             (magnitude >= 1.75F) + (magnitude > 2.5F) + (magnitude >= 3.5F) +
-                             (magnitude > 5.0F);
-  return code | (bits_of(x) >> 28 & 8U);
-}
-
-/// The writer's scales as exponents. fp8_132: ceil(log2(max(amax, 1e-4) / 448)), where 448 is 1.75 * 2^8, so
-/// that a larger fraction carries into the exponent. mxfp4_68: ceil(log2(max(amax, 6 * 2^-126) / 6)).
-FLASHLATENT_FP8_FUNCTION int fp8_exponent(float amax) {
-  const float clamped = amax > 1e-4F ? amax : 1e-4F;
-  return static_cast<int>((bits_of(clamped) + (0x7FFFFFU - 0x600000U)) >> 23) - 127 - 8;
-}
+/// The exponent of the writer's mxfp4_68 scale: ceil(log2(max(amax, 6 * 2^-126) / 6)), where 6 is 1.5 * 2^2,
+/// so that a larger fraction carries into the exponent.
 FLASHLATENT_FP8_FUNCTION int mxfp4_exponent(float amax) {
   const float clamped = amax > 0x1.8p-124F ? amax : 0x1.8p-124F;
-  return static_cast<int>((bits_of(clamped) + (0x7FFFFFU - 0x400000U)) >> 23) - 127 - 2;
+  return static_cast<int>((e4m3::bits_of(clamped) + (0x7FFFFFU - 0x400000U)) >> 23) - 127 - 2;
 }
 
 /// x / 2^exponent as e4m3; `exponent`: -126 to 126.

@@ -38,7 +38,7 @@ struct Angle {
 };
 
 /// A rotation of the last `columns` of a row of `dim`.
-struct Turn {
+struct Rotary {
   const void* positions;  // null: none
   const void* table;
   std::int64_t rows;                 // of the table
@@ -80,18 +80,16 @@ struct Turn {
     return column < columns / 2 ? column + columns / 2 : column - columns / 2;
   }
   /// The column's rotated value.
-  FLASHLATENT_FP8_FUNCTION float turned(int column, float x, float partner, Angle angle) const {
+  FLASHLATENT_FP8_FUNCTION float rotated(int column, float x, float partner, Angle angle) const {
     const float other = product(partner, angle.sin);
     return sum(product(x, angle.cos), partner_of(column) > column ? -other : other);
   }
 };
 
-/// The exponent of an FP8 output's scale, ceil(log2(max(amax, 1e-10) / 448)). 448 is 1.75 * 2^8: a larger
-/// fraction than 1.75 carries.
+/// The exponent of an FP8 output's scale, ceil(log2(max(amax, 1e-10) / 448)).
 FLASHLATENT_FP8_FUNCTION int output_exponent(float amax) {
-  constexpr std::uint32_t kCarry = 0x7FFFFF - 0x600000;
-  const float least = amax > 1e-10F ? amax : 1e-10F;
-  return static_cast<int>((e4m3::bits_of(least) + kCarry) >> 23) - 127 - 8;
+  constexpr int kLeast = -42;  // of 1e-10
+  return e4m3::scale_exponent(amax, kLeast);
 }
 
 /// Columns that share a scale in the finest layout; four of them fill a word of ue8m0.

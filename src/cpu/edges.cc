@@ -12,8 +12,8 @@ namespace flashlatent::cpu {
 
 namespace {
 
+using edges::Rotary;
 using edges::Rows;
-using edges::Turn;
 
 using Row = std::array<float, edges::kMostColumns>;
 
@@ -47,24 +47,25 @@ float sum_of_squares(const Row& x, int dim) {
   return sums[0];
 }
 
-void rotate_row(Row& x, int dim, const Turn& turn, std::int64_t position) {
-  if (turn.positions == nullptr) return;
-  const int first = dim - turn.columns;
+void rotate_row(Row& x, int dim, const Rotary& rotary, std::int64_t position) {
+  if (rotary.positions == nullptr) return;
+  const int first = dim - rotary.columns;
   Row before = x;
-  for (int column = 0; column < turn.columns; ++column) {
-    x[first + column] = turn.turned(column, before[first + column], before[first + turn.partner_of(column)],
-                                    turn.angle(position, turn.pair_of(column)));
+  for (int column = 0; column < rotary.columns; ++column) {
+    x[first + column] =
+        rotary.rotated(column, before[first + column], before[first + rotary.partner_of(column)],
+                       rotary.angle(position, rotary.pair_of(column)));
   }
 }
 
-Status expect_positions(const Rows& rows, const Turn& turn) {
-  if (turn.positions == nullptr) return {};
+Status expect_positions(const Rows& rows, const Rotary& rotary) {
+  if (rotary.positions == nullptr) return {};
   for (std::int64_t request = 0; request < rows.requests; ++request) {
     for (std::int64_t token = 0; token < rows.tokens; ++token) {
-      const std::int64_t position = turn.position(request, token);
-      if (turn.holds(position)) continue;
+      const std::int64_t position = rotary.position(request, token);
+      if (rotary.holds(position)) continue;
       return invalid_argument("positions has ", position, " for token ", request * rows.tokens + token,
-                              "; table has ", turn.rows, " positions");
+                              "; table has ", rotary.rows, " positions");
     }
   }
   return {};
@@ -121,8 +122,8 @@ int threads_of(const Executor& executor) {
 Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rotate, const TensorView& out,
                        const Executor& executor) {
   const Rows from(q), to{ConstTensorView(out)};
-  const Turn turn = edges::turn_of(rotate, /*back=*/false);
-  FLASHLATENT_RETURN_IF_ERROR(expect_positions(from, turn));
+  const Rotary rotary = edges::rotary_of(rotate, /*back=*/false);
+  FLASHLATENT_RETURN_IF_ERROR(expect_positions(from, rotary));
   parallel_for(from.count(), threads_of(executor), [&](std::int64_t row) {
     const Place place(from, row);
     Row x;
@@ -132,7 +133,8 @@ Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rot
       const float factor = edges::norm_factor(sum_of_squares(x, from.dim), from.dim, norm);
       for (int i = 0; i < from.dim; ++i) x[i] = edges::product(x[i], factor);
     }
-    if (turn.positions != nullptr) rotate_row(x, from.dim, turn, turn.position(place.request, place.token));
+    if (rotary.positions != nullptr)
+      rotate_row(x, from.dim, rotary, rotary.position(place.request, place.token));
     auto* write = static_cast<std::uint16_t*>(out.data) + place.offset(to);
     for (int i = 0; i < from.dim; ++i) write[i] = from_float(x[i], q.dtype);
   });
@@ -142,14 +144,15 @@ Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rot
 Status finish_outputs(const ConstTensorView& out, const Rotation& rotate, const TensorView& rotated,
                       const Fp8Output& fp8, const Executor& executor) {
   const Rows from(out), to{ConstTensorView(rotated)};
-  const Turn turn = edges::turn_of(rotate, /*back=*/true);
-  FLASHLATENT_RETURN_IF_ERROR(expect_positions(from, turn));
+  const Rotary rotary = edges::rotary_of(rotate, /*back=*/true);
+  FLASHLATENT_RETURN_IF_ERROR(expect_positions(from, rotary));
   parallel_for(from.count(), threads_of(executor), [&](std::int64_t row) {
     const Place place(from, row);
     Row x;
     const auto* read = static_cast<const std::uint16_t*>(from.data) + place.offset(from);
     for (int i = 0; i < from.dim; ++i) x[i] = to_float(read[i], out.dtype);
-    if (turn.positions != nullptr) rotate_row(x, from.dim, turn, turn.position(place.request, place.token));
+    if (rotary.positions != nullptr)
+      rotate_row(x, from.dim, rotary, rotary.position(place.request, place.token));
     if (fp8.present()) cast_row(x, from, place.request * from.tokens + place.token, place.head, fp8);
     if (!rotated.present()) return;
     auto* write = static_cast<std::uint16_t*>(rotated.data) + place.offset(to);

@@ -3,9 +3,11 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/e2m1.h"
 #include "core/element.h"
 #include "core/index_call.h"
 #include "core/return_if_error.h"
+#include "core/ue8m0.h"
 #include "cpu/cache_arguments.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
@@ -34,7 +36,7 @@ Largest largest_of(const float* x, int count) {
 }
 
 void write_fp8(const float* x, std::uint8_t* data, std::uint8_t* scales) {
-  const int exponent = index_keys::fp8_exponent(largest_of(x, kDim).amax);
+  const int exponent = e4m3::scale_exponent(largest_of(x, kDim).amax, e4m3::kLeastOfAmax);
   for (int i = 0; i < kDim; ++i) data[i] = index_keys::encode_fp8(x[i], exponent);
   const float scale = e4m3::power_of_two(exponent);
   std::memcpy(scales, &scale, sizeof(scale));
@@ -48,9 +50,8 @@ void write_mxfp4(const float* x, std::uint8_t* data, std::uint8_t* scales) {
     const float inverse = e4m3::power_of_two(-exponent);
     scales[group] = largest.finite ? static_cast<std::uint8_t>(exponent + 127) : 0xFF;
     for (int i = 0; i < kGroup; i += 2) {
-      const std::uint32_t low = index_keys::encode_e2m1(e4m3::is_finite(own[i]) ? own[i] * inverse : 0);
-      const std::uint32_t high =
-          index_keys::encode_e2m1(e4m3::is_finite(own[i + 1]) ? own[i + 1] * inverse : 0);
+      const std::uint32_t low = e2m1::encode(e4m3::is_finite(own[i]) ? own[i] * inverse : 0);
+      const std::uint32_t high = e2m1::encode(e4m3::is_finite(own[i + 1]) ? own[i + 1] * inverse : 0);
       data[(group * kGroup + i) / 2] = static_cast<std::uint8_t>(low | high << 4);
     }
   }
@@ -60,9 +61,9 @@ void read_key(IndexFormat format, const std::uint8_t* data, const std::uint8_t* 
   float scale = 1;
   if (format == IndexFormat::kFp8_132) std::memcpy(&scale, scales, sizeof(scale));
   for (int i = 0; i < kDim; ++i) {
-    x[i] = format == IndexFormat::kFp8_132 ? scale * e4m3::decode(data[i])
-                                           : index_keys::decode_ue8m0(scales[i / kGroup]) *
-                                                 index_keys::decode_e2m1(data[i / 2] >> (i % 2 * 4) & 0xFU);
+    x[i] = format == IndexFormat::kFp8_132
+               ? scale * e4m3::decode(data[i])
+               : ue8m0::scale_value(scales[i / kGroup]) * e2m1::decode(data[i / 2] >> (i % 2 * 4) & 0xFU);
   }
 }
 

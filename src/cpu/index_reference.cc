@@ -1,4 +1,6 @@
 #include "cpu/index_reference.h"
+#include "core/e2m1.h"
+#include "core/ue8m0.h"
 
 #include <array>
 #include <cmath>
@@ -11,8 +13,8 @@ namespace {
 using Elements = std::array<double, index_keys::kDim>;
 
 double e2m1_at(const std::uint8_t* data, const std::uint8_t* scales, int i) {
-  const double scale = index_keys::decode_ue8m0(scales[i / index_keys::kGroup]);
-  return scale * index_keys::decode_e2m1(data[i / 2] >> (i % 2 * 4) & 0xF);
+  const double scale = ue8m0::scale_value(scales[i / index_keys::kGroup]);
+  return scale * e2m1::decode(data[i / 2] >> (i % 2 * 4) & 0xF);
 }
 
 Elements query_of(const IndexCall& call, const IndexRow& row, int head) {

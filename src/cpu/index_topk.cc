@@ -5,7 +5,9 @@
 #include <array>
 #include <cstring>
 
+#include "core/e2m1.h"
 #include "core/message.h"
+#include "core/ue8m0.h"
 #include "cpu/cache_arguments.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/index_reference.h"
@@ -101,9 +103,9 @@ void decode_fp8(const std::uint8_t* data, float* to, int stride) {
 }
 void decode_mxfp4(const std::uint8_t* data, const std::uint8_t* scales, float* to, int stride) {
   for (int i = 0; i < index_keys::kDim; i += 2) {
-    const float scale = index_keys::decode_ue8m0(scales[i / index_keys::kGroup]);
-    to[i * stride] = scale * index_keys::decode_e2m1(data[i / 2] & 0xFU);
-    to[(i + 1) * stride] = scale * index_keys::decode_e2m1(data[i / 2] >> 4);
+    const float scale = ue8m0::scale_value(scales[i / index_keys::kGroup]);
+    to[i * stride] = scale * e2m1::decode(data[i / 2] & 0xFU);
+    to[(i + 1) * stride] = scale * e2m1::decode(data[i / 2] >> 4);
   }
 }
 

@@ -1,4 +1,5 @@
 #include "runtime/random_index_case.h"
+#include "core/e2m1.h"
 
 #include <algorithm>
 #include <cmath>
@@ -152,8 +153,7 @@ class Maker {
       return;
     }
     for (int i = 0; i < kDim; i += 2) {
-      data[i / 2] =
-          static_cast<std::uint8_t>(index_keys::encode_e2m1(x[i]) | index_keys::encode_e2m1(x[i + 1]) << 4);
+      data[i / 2] = static_cast<std::uint8_t>(e2m1::encode(x[i]) | e2m1::encode(x[i + 1]) << 4);
     }
     for (int group = 0; group < kGroups; ++group) {
       int exponent = static_cast<int>(std::floor(std::log2(factor)));
@@ -179,9 +179,9 @@ class Maker {
           if (!spec_.fp4_query) {
             own[i] = e4m3::encode(x);
           } else if (i % 2 == 0) {
-            own[i / 2] = static_cast<std::uint8_t>(index_keys::encode_e2m1(constant ? x : x / 4));
+            own[i / 2] = static_cast<std::uint8_t>(e2m1::encode(constant ? x : x / 4));
           } else {
-            own[i / 2] |= static_cast<std::uint8_t>(index_keys::encode_e2m1(constant ? x : x / 4) << 4);
+            own[i / 2] |= static_cast<std::uint8_t>(e2m1::encode(constant ? x : x / 4) << 4);
           }
         }
         for (int group = 0; group < kGroups; ++group) {

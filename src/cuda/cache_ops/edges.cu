@@ -1,10 +1,9 @@
 // The edges of a layer (flashlatent/edges.h): a warp has a row, a head of a token. A lane has every 32nd word
 // of 8 elements, so that 16 lanes have 128 columns and their scale, and 4 lanes have 32.
 #include "core/edge_rows.h"
-#include "core/message.h"
 #include "cuda/cache_ops/by_warps.h"
+#include "cuda/cache_ops/places.cuh"
 #include "cuda/cache_ops/token.cuh"
-#include "cuda/common/tensors.h"
 #include "cuda/cuda_backend.h"
 
 namespace flashlatent::cuda {
@@ -13,8 +12,8 @@ namespace edge_kernels {
 
 namespace {
 
+using edges::Rotary;
 using edges::Rows;
-using edges::Turn;
 
 constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr int kWord = 8;
@@ -32,7 +31,7 @@ struct Places {
 /// What a launch does with its rows.
 struct EdgeArguments {
   Places from, to;  // `to` without data: rows are not written
-  Turn turn;
+  Rotary rotary;
   Divisor heads, tokens;
   int dim;
   bool vectors;  // are all rows aligned to 16 bytes?
@@ -104,7 +103,7 @@ class LaneRow {
   /// Reads the row, and of rotated words also those of their partners: the row may be written where it lies.
   __device__ __forceinline__ LaneRow(const EdgeArguments& args, const std::uint8_t* row, int lane)
       : args_(args), lane_(lane), words_(args.dim / kWord) {
-    const bool by_halves = args.turn.positions != nullptr && args.turn.halves;
+    const bool by_halves = args.rotary.positions != nullptr && args.rotary.halves;
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const int word = lane + 32 * i;
@@ -138,7 +137,7 @@ class LaneRow {
   }
 
   __device__ __forceinline__ void rotate(std::int64_t position) {
-    const Turn& turn = args_.turn;
+    const Rotary& rotary = args_.rotary;
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const int first = rotated(lane_ + 32 * i);
@@ -148,8 +147,9 @@ class LaneRow {
       for (int j = 0; j < kWord; ++j) before[j] = x_[i][j];
 #pragma unroll
       for (int j = 0; j < kWord; ++j) {
-        const float partner = turn.halves ? partners_[i][j] : before[j ^ 1];
-        x_[i][j] = turn.turned(first + j, before[j], partner, turn.angle(position, turn.pair_of(first + j)));
+        const float partner = rotary.halves ? partners_[i][j] : before[j ^ 1];
+        x_[i][j] =
+            rotary.rotated(first + j, before[j], partner, rotary.angle(position, rotary.pair_of(first + j)));
       }
     }
   }
@@ -193,10 +193,10 @@ class LaneRow {
   }
   /// The word's first column among the rotated ones; negative: it has none.
   __device__ __forceinline__ int rotated(int word) const {
-    return args_.turn.positions == nullptr ? -1 : word * kWord - (args_.dim - args_.turn.columns);
+    return args_.rotary.positions == nullptr ? -1 : word * kWord - (args_.dim - args_.rotary.columns);
   }
   __device__ __forceinline__ int partner(int word) const {
-    return word + (args_.turn.partner_of(rotated(word)) - rotated(word)) / kWord;
+    return word + (args_.rotary.partner_of(rotated(word)) - rotated(word)) / kWord;
   }
   /// The largest magnitude of finite values of `lanes` neighbouring lanes' words.
   __device__ __forceinline__ float largest(int i, int lanes) const {
@@ -245,29 +245,21 @@ __global__ void __launch_bounds__(kThreads)
   LaneRow<Element> row(args, place.in(args.from), lane);
   __syncwarp();  // all is read before a row is written where it lies
   if (args.norm > 0) row.normalise();
-  if (args.turn.positions != nullptr) row.rotate(args.turn.position(place.request, place.token));
+  if (args.rotary.positions != nullptr) row.rotate(args.rotary.position(place.request, place.token));
   if (args.codes != nullptr) row.cast(place.request * args.tokens.value + place.token, place.head);
   if (args.to.data != nullptr) row.write(place.in(args.to));
 }
 
-/// Are a view's rows aligned to words of 16 bytes?
-bool has_words(const ConstTensorView& view) {
-  if (!view.present()) return true;
-  bool aligned = reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0;
-  for (int i = 0; i + 1 < view.rank; ++i) aligned = aligned && view.strides[i] % kWord == 0;
-  return aligned;
-}
-
-EdgeArguments arguments_of(const ConstTensorView& from, const ConstTensorView& to, const Turn& turn,
+EdgeArguments arguments_of(const ConstTensorView& from, const ConstTensorView& to, const Rotary& rotary,
                            float norm) {
   const Rows rows(from);
   return {.from = Places(rows),
           .to = Places(Rows(to)),
-          .turn = turn,
+          .rotary = rotary,
           .heads = Divisor(static_cast<int>(rows.heads)),
           .tokens = Divisor(static_cast<int>(rows.tokens)),
           .dim = rows.dim,
-          .vectors = has_words(from) && has_words(to),
+          .vectors = in_vectors(from) && in_vectors(to),
           .norm = norm,
           .codes = nullptr,
           .scales = nullptr,
@@ -297,14 +289,14 @@ Status launch_rows(const EdgeArguments& args, Dtype dtype, std::int64_t rows, st
 Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rotate, const TensorView& out,
                        const Executor& executor) {
   using namespace edge_kernels;
-  const EdgeArguments args = arguments_of(q, out, edges::turn_of(rotate, /*back=*/false), norm);
+  const EdgeArguments args = arguments_of(q, out, edges::rotary_of(rotate, /*back=*/false), norm);
   return launch_rows(args, q.dtype, edges::Rows(q).count(), 0, executor);
 }
 
 Status finish_outputs(const ConstTensorView& out, const Rotation& rotate, const TensorView& rotated,
                       const Fp8Output& fp8, const Executor& executor) {
   using namespace edge_kernels;
-  EdgeArguments args = arguments_of(out, rotated, edges::turn_of(rotate, /*back=*/true), 0);
+  EdgeArguments args = arguments_of(out, rotated, edges::rotary_of(rotate, /*back=*/true), 0);
   std::int64_t lines = 0;
   if (fp8.present()) {
     const std::int64_t groups = fp8.codes.shape[1];

@@ -1,5 +1,7 @@
 // Operations on index keys in device memory: append and gather, a warp a key, and the merge of ranks' best.
+#include "core/e2m1.h"
 #include "core/index_call.h"
+#include "core/ue8m0.h"
 #include "cuda/cache_ops/token.cuh"
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
@@ -68,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
   std::uint8_t* data = cache.data(page, offset);
   std::uint8_t* scales = cache.scales(page, offset);
   if (cache.format == IndexFormat::kFp8_132) {
-    const int exponent = index_keys::fp8_exponent(largest_of(amax, 32));
+    const int exponent = e4m3::scale_exponent(largest_of(amax, 32), e4m3::kLeastOfAmax);
     std::uint32_t word = 0;
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) word |= std::uint32_t{index_keys::encode_fp8(x[j], exponent)} << 8 * j;
@@ -82,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
   std::uint32_t nibbles = 0;
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) {
-    nibbles |= index_keys::encode_e2m1(e4m3::is_finite(x[j]) ? x[j] * inverse : 0.0F) << 4 * j;
+    nibbles |= e2m1::encode(e4m3::is_finite(x[j]) ? x[j] * inverse : 0.0F) << 4 * j;
   }
   reinterpret_cast<std::uint16_t*>(data)[lane] = static_cast<std::uint16_t>(nibbles);
   const std::uint32_t all_finite = __ballot_sync(0xFFFFFFFF, finite);
@@ -124,8 +126,8 @@ __global__ void __launch_bounds__(kThreads)
       if (cache.format == IndexFormat::kFp8_132) {
         x[j] = *reinterpret_cast<const float*>(scales) * e4m3::decode(data[element]);
       } else {
-        x[j] = index_keys::decode_ue8m0(scales[element / index_keys::kGroup]) *
-               index_keys::decode_e2m1(data[element / 2] >> (element % 2 * 4) & 0xFU);
+        x[j] = ue8m0::scale_value(scales[element / index_keys::kGroup]) *
+               e2m1::decode(data[element / 2] >> (element % 2 * 4) & 0xFU);
       }
     }
   }

@@ -39,7 +39,7 @@ __device__ __forceinline__ void silence_block(SharedMemory<Config>& shared,
       });
   if (found) shared.poisoned[parities[kMeeting]] = 1;
   ptx::named_sync(kAlone + kMe, 128);
-  parts::clean_tokens<Operand, Config::kVChunks, 128>(row_of, partial, thread);
+  parts::silence_tokens<Operand, Config::kVChunks, 128>(row_of, live, partial, thread);
   ptx::fence_for_async_proxy();
   ptx::named_sync(kAlone + kMe, 128);
 }

@@ -56,7 +56,7 @@ __device__ __forceinline__ std::uint32_t finite_or_zero_pair(std::uint32_t pair)
 
 /// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of tokens that are not `live` become 0.
 /// `row_of(i, token)`: the token's row of the i-th of kTiles tiles. Unrolled: most requests end inside a
-/// block, and of one of a few blocks this is a tenth of the time where it is a loop.
+/// block, and in a loop 8 requests of 33 tokens take 1.2 us longer than of 64 (64 heads, H200).
 template <int kTiles, int kThreads, class RowOf>
 __device__ __forceinline__ void zero_tokens(RowOf row_of, std::uint64_t live, int thread) {
 #pragma unroll
@@ -90,28 +90,9 @@ __device__ __forceinline__ bool holds_poison(RowOf row_of, std::uint64_t partial
   return low_is_poison<Element>(largest) || high_is_poison<Element>(largest);
 }
 
-/// In V's rows of `partial` tokens the elements that are not finite become 0, after record_poison() has
-/// recorded them for the queries that see the token.
-template <class Element, int kTiles, int kThreads, class RowOf>
-__device__ __forceinline__ void clean_tokens(RowOf row_of, std::uint64_t partial, int thread) {
-#pragma unroll 1
-  for (int i = thread; i < kTileRows * 8; i += kThreads) {
-    const int row = i / 8;
-    if (!(partial >> row & 1)) continue;
-#pragma unroll 1
-    for (int tile = 0; tile < kTiles; ++tile) {
-      auto* unit = reinterpret_cast<uint4*>(row_of(tile, row) + unit_in_row(row, i % 8));
-      uint4 value = *unit;
-      value.x = finite_or_zero_pair<Element>(value.x);
-      value.y = finite_or_zero_pair<Element>(value.y);
-      value.z = finite_or_zero_pair<Element>(value.z);
-      value.w = finite_or_zero_pair<Element>(value.w);
-      *unit = value;
-    }
-  }
-}
-
-/// Both, in one loop: for kernels that have no registers or code to spare.
+/// zero_tokens() in a loop, for kernels that have no registers or code to spare. Besides, in V's rows of
+/// `partial` tokens the elements that are not finite become 0, after record_poison() has recorded them for
+/// the queries that see the token.
 template <class Element, int kTiles, int kThreads, class RowOf>
 __device__ __forceinline__ void silence_tokens(RowOf row_of, std::uint64_t live, std::uint64_t partial,
                                                int thread) {

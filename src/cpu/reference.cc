@@ -50,18 +50,25 @@ double scale_at(ScaleKind kind, const std::uint8_t* scales, int group) {
   return 1;
 }
 
-/// Element `d` of a token that has bytes of its own.
-double record_element(const LatentFormat& format, const std::uint8_t* data, const std::uint8_t* scales,
-                      int d) {
-  if (d >= format.scaled_dim()) {
-    std::uint16_t rope;
-    std::memcpy(&rope, data + format.rope_offset + (d - format.scaled_dim()) * sizeof(rope), sizeof(rope));
-    return bf16_to_float(rope);
+/// The first elements of a token that has bytes of its own: as many as `row` has.
+void read_record(const LatentFormat& format, const std::uint8_t* data, const std::uint8_t* scales,
+                 std::vector<double>& row) {
+  const int columns = static_cast<int>(row.size());
+  const int scaled = std::min(columns, format.scaled_dim());
+  for (int begin = 0; begin < scaled; begin += format.group) {
+    const double scale = scale_at(format.scales, scales, begin / format.group);
+    for (int d = begin; d < std::min(begin + format.group, scaled); ++d) {
+      const float element = format.elements == Elements::kE2m1
+                                ? e2m1::decode(static_cast<std::uint8_t>(data[d / 2] >> (d % 2 * 4) & 0xF))
+                                : e4m3::decode(data[d]);
+      row[d] = element * scale;
+    }
   }
-  const float element = format.elements == Elements::kE2m1
-                            ? e2m1::decode(static_cast<std::uint8_t>(data[d / 2] >> (d % 2 * 4) & 0xF))
-                            : e4m3::decode(data[d]);
-  return element * scale_at(format.scales, scales, d / format.group);
+  for (int d = scaled; d < columns; ++d) {
+    std::uint16_t rope;
+    std::memcpy(&rope, data + format.rope_offset + (d - scaled) * sizeof(rope), sizeof(rope));
+    row[d] = bf16_to_float(rope);
+  }
 }
 
 /// The scale of a tensor, or of a head.
@@ -76,43 +83,60 @@ double scaled_element(const ConstTensorView& view, const ConstTensorView& scale,
   return e4m3::decode(static_cast<const std::uint8_t*>(view.data)[offset]) * double{scale_of(scale, head)};
 }
 
-/// Element `d` of a cached latent row: the row is the key, and its begin the value.
-double latent_element(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
-                      int d) {
+/// The elements at `offset`, and each `stride` behind the one before: as many as `row` has.
+void read_elements(const ConstTensorView& view, const ConstTensorView& scale, std::int64_t offset,
+                   std::int64_t stride, int head, std::vector<double>& row) {
+  for (double& x : row) {
+    x = scaled_element(view, scale, offset, head);
+    offset += stride;
+  }
+}
+
+/// The begin of a cached latent row, which is the key, and its begin the value.
+void read_latent(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
+                 std::vector<double>& row) {
   const ConstTensorView& cache = place.extra ? inputs.extra_kv_cache : inputs.kv_cache;
   const LatentFormat& format = place.extra ? extra_format_of(problem.cache) : format_of(problem.cache);
   const auto& s = cache.strides;
   const std::int64_t page = place.page * s[0];
   if (format.is_record()) {
     const auto* bytes = static_cast<const std::uint8_t*>(cache.data) + page;
-    return record_element(format, bytes + format.data_at(place.offset, s[1]),
-                          bytes + format.scales_at(cache.shape[1], place.offset, s[1]), d);
+    read_record(format, bytes + format.data_at(place.offset, s[1]),
+                bytes + format.scales_at(cache.shape[1], place.offset, s[1]), row);
+    return;
   }
-  return scaled_element(cache, inputs.kv_scale, page + place.offset * s[1] + kv_head * s[2] + d, 0);
+  read_elements(cache, inputs.kv_scale, page + place.offset * s[1] + kv_head * s[2], 1, 0, row);
 }
 
-double key_element(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
-                   int d) {
-  if (problem.cache.layout == KvLayout::kLatent) return latent_element(problem, inputs, place, kv_head, d);
+void read_key(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
+              std::vector<double>& row) {
   const ConstTensorView& keys = inputs.key_cache;
   const auto& s = keys.strides;
+  switch (problem.cache.layout) {
+    case KvLayout::kLatent:
+      return read_latent(problem, inputs, place, kv_head, row);
+    case KvLayout::kSeparate:
+      return read_elements(keys, inputs.key_scale, place.page * s[0] + place.offset * s[1] + kv_head * s[2],
+                           s[3], kv_head, row);
+    case KvLayout::kPacked:
+      break;
+  }
   const std::int64_t x = keys.shape[4];
-  const std::int64_t at =
-      problem.cache.layout == KvLayout::kSeparate
-          ? place.page * s[0] + place.offset * s[1] + kv_head * s[2] + d * s[3]
-          : place.page * s[0] + kv_head * s[1] + d / x * s[2] + place.offset * s[3] + d % x;
-  return scaled_element(keys, inputs.key_scale, at, kv_head);
+  const std::int64_t begin = place.page * s[0] + kv_head * s[1] + place.offset * s[3];
+  for (std::size_t d = 0; d < row.size(); ++d) {
+    const auto column = static_cast<std::int64_t>(d);
+    row[d] = scaled_element(keys, inputs.key_scale, begin + column / x * s[2] + column % x, kv_head);
+  }
 }
 
-double value_element(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
-                     int d) {
-  if (problem.cache.layout == KvLayout::kLatent) return latent_element(problem, inputs, place, kv_head, d);
-  const ConstTensorView& values = inputs.value_cache;
-  const auto& s = values.strides;
-  const std::int64_t at = problem.cache.layout == KvLayout::kSeparate
-                              ? place.page * s[0] + place.offset * s[1] + kv_head * s[2] + d * s[3]
-                              : place.page * s[0] + kv_head * s[1] + d * s[2] + place.offset * s[3];
-  return scaled_element(values, inputs.value_scale, at, kv_head);
+void read_value(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
+                std::vector<double>& row) {
+  if (problem.cache.layout == KvLayout::kLatent) return read_latent(problem, inputs, place, kv_head, row);
+  const auto& s = inputs.value_cache.strides;
+  const bool packed = problem.cache.layout == KvLayout::kPacked;
+  const std::int64_t begin = packed ? place.page * s[0] + kv_head * s[1] + place.offset * s[3]
+                                    : place.page * s[0] + place.offset * s[1] + kv_head * s[2];
+  read_elements(inputs.value_cache, inputs.value_scale, begin, packed ? s[2] : s[3], kv_head, row);
 }
 
 std::int64_t query_offset(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
@@ -292,22 +316,28 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   const std::vector<float> plain_query = working_query(problem, query_row);
   const Working working(problem, scale_of(inputs.kv_scale, 0));
   const bool reads_rounded = working.rounds_cached(format_of(cache));
+  const bool e4m3_products = problem.fp8_products();
+  std::vector<double> key(cache.qk_dim), value(cache.v_dim);
   for (const auto& [place, distance] : seen) {
     double score = 0, read_score = 0;
     float plain_score = 0;
     Fp32Sums fp32_sums;
     E4m3Sums e4m3_sums;
+    read_key(problem, inputs, place, kv_head, key);
     for (int d = 0; d < cache.qk_dim; ++d) {
-      const double b = key_element(problem, inputs, place, kv_head, d);
-      score += query_row[d] * b;
-      if (reads_rounded) read_score += query_row[d] * working.cached(b);
-      const float product = plain_query[d] * working.cached(b);
+      const float cached = working.cached(key[d]);
+      score += query_row[d] * key[d];
+      if (reads_rounded) read_score += query_row[d] * cached;
+      const float product = plain_query[d] * cached;
       plain_score += product;
-      fp32_sums.add(product, plain_score);
-      e4m3_sums.add(d, product, plain_score);
+      if (e4m3_products) {
+        e4m3_sums.add(d, product, plain_score);
+      } else {
+        fp32_sums.add(product, plain_score);
+      }
     }
     const float plain_scale = options.softmax_scale * working.scale();
-    const double rounding = problem.fp8_products() ? e4m3_sums.rounding() : fp32_sums.rounding();
+    const double rounding = e4m3_products ? e4m3_sums.rounding() : fp32_sums.rounding();
     roundings.push_back(rounding * std::abs(plain_scale));
     scores.push_back(transformed(score * options.softmax_scale, problem, inputs, head, distance));
     if (!reads_rounded) read_score = score;
@@ -343,12 +373,14 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     read_sum += read_p;
     plain_sum += plain_p;
     rounding2 += repeats[i] * (p * roundings[i]) * (p * roundings[i]);
-    const double weight = spread_weight(repeats[i], p == 1 && !problem.fp8_products());
+    const double weight = spread_weight(repeats[i], p == 1 && !e4m3_products);
+    read_value(problem, inputs, seen[i].place, kv_head, value);
     for (int d = 0; d < cache.v_dim; ++d) {
-      const double v = value_element(problem, inputs, seen[i].place, kv_head, d);
+      const double v = value[d];
+      const float cached = working.cached(v);
       result.out[d] += p * v;
-      if (reads_rounded) read_out[d] += read_p * working.cached(v);
-      result.plain_out[d] += rounded_p * working.cached(v);
+      if (reads_rounded) read_out[d] += read_p * cached;
+      result.plain_out[d] += rounded_p * cached;
       spread += weight * (p * v) * (p * v);
       size2 += p * v * v;
     }
@@ -359,7 +391,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   result.plain_max_logit = plain_max;
   const auto magnitude = [](double x) { return std::isfinite(x) ? std::abs(x) : 0; };
   const double read_lse = max + std::log(read_sum);
-  const double deviations = problem.fp8_products() ? 1 : kDeviations;
+  const double deviations = e4m3_products ? 1 : kDeviations;
   const std::size_t largest = std::max_element(scores.begin(), scores.end()) - scores.begin();
   result.lse_rounding = magnitude(read_lse - result.lse) + deviations * std::sqrt(rounding2) / sum;
   result.max_logit_rounding =
@@ -386,7 +418,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   const auto square = [](double x) { return std::isfinite(x) ? x * x : 0; };
   const double u = unit_roundoff(cache.dtype);
   double out_rounding2 = u * u * (norm2 + square(spread_left));
-  if (problem.fp8_products()) {
+  if (e4m3_products) {
     // Rounding P to e4m3 loses something that follows from the score. Beside the part that is independent
     // from token to token there is an error in the direction in which values go with scores. And where few
     // tokens weigh, the error is no average of many roundings; one is at most 2^-4.

@@ -67,7 +67,9 @@ schedule::Workers workers_in_call(const DecodeProblem& problem, const schedule::
   const auto& [query, cache, sparse, options] = problem;
   // With batch_invariant the batch must decide nothing.
   if (options.batch_invariant) return workers;
-  const auto named = [&query](std::int64_t topk) { return std::int64_t{query.tokens} * topk; };
+  const auto named = [query_tokens = query.tokens](std::int64_t topk) {
+    return std::int64_t{query_tokens} * topk;
+  };
   const auto in_pages = [](const auto& of) { return std::int64_t{of.max_pages} * of.page_size; };
   const std::int64_t tokens = sparse.enabled ? named(sparse.topk) : in_pages(cache);
   double bytes = static_cast<double>(tokens) * static_cast<double>(token_bytes(cache));

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/formats/e4m3_latent.h"
-#include "cuda/mla_64_e4m3/tiles.cuh"
-#include "cuda/parts/tile.cuh"
+#include "cuda/sm90/kernels/mla_64_e4m3/tiles.cuh"
+#include "cuda/sm90/math/tile.cuh"
 
 namespace flashlatent::mla_64_e4m3 {
 namespace {
@@ -51,7 +51,7 @@ __global__ void score_and_multiply(const std::uint8_t* rows, const std::uint8_t*
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
   ptx::pin_registers(s);
-  const parts::Fragment own = parts::fragment_of(thread);
+  const sm90::Fragment own = sm90::fragment_of(thread);
   for (int i = 0; i < 32; ++i) {
     s_out[(own.row + i % 4 / 2 * 8) * kTokens + i / 4 * 8 + own.column + i % 2] = s[i];
   }

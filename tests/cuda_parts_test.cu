@@ -11,17 +11,17 @@
 
 #include "core/element.h"
 #include "core/formats/fp8_584.h"
-#include "cuda/fp8/units_584.cuh"
-#include "cuda/parts/fp8_tokens.cuh"
-#include "cuda/parts/fragment.cuh"
-#include "cuda/parts/mask.cuh"
-#include "cuda/parts/pv_mma.cuh"
-#include "cuda/parts/qk_mma.cuh"
-#include "cuda/parts/row_store.cuh"
-#include "cuda/parts/softmax.cuh"
+#include "cuda/sm90/kernels/fp8/units_584.cuh"
+#include "cuda/sm90/load/fp8_tokens.cuh"
+#include "cuda/sm90/math/fragment.cuh"
+#include "cuda/sm90/math/mask.cuh"
+#include "cuda/sm90/math/pv_mma.cuh"
+#include "cuda/sm90/math/qk_mma.cuh"
+#include "cuda/sm90/math/softmax.cuh"
+#include "cuda/sm90/merge/row_store.cuh"
 #include "flashlatent/backend.h"
 
-namespace flashlatent::parts {
+namespace flashlatent::sm90 {
 namespace {
 
 template <class Element>
@@ -516,4 +516,4 @@ TEST(CudaFp8, UnitsSuitScalesAndCodesOfAnySize) {
 }
 
 }  // namespace
-}  // namespace flashlatent::parts
+}  // namespace flashlatent::sm90

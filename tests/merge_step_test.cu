@@ -6,8 +6,8 @@
 #include <map>
 #include <random>
 
-#include "cuda/parts/merge_step.cuh"
-#include "cuda/parts/team_merge.cuh"
+#include "cuda/sm90/merge/merge_step.cuh"
+#include "cuda/sm90/merge/team_merge.cuh"
 #include "flashlatent/backend.h"
 #include "plan/schedule.h"
 #include "runtime/compare.h"
@@ -91,12 +91,12 @@ class MergeStepTest : public testing::Test {
   /// Something was split, and the kernel has merged it: the state, poisoned before, is as it leaves it.
   void expect_merged(const runtime::DecodeRun& run) {
     schedule::Header header;
-    parts::MergeState state;
+    sm90::MergeState state;
     ASSERT_TRUE(runtime::copy_to_host(&header, run.plan_memory().data, sizeof(header), executor_).ok());
     ASSERT_TRUE(runtime::copy_to_host(&state, run.workspace_memory().data, sizeof(state), executor_).ok());
     EXPECT_GT(header.merges, 0);
-    EXPECT_EQ(state.begun, parts::Counts<24>::kNone);
-    EXPECT_EQ(state.done, parts::Counts<24>::kNone);
+    EXPECT_EQ(state.begun, sm90::Counts<24>::kNone);
+    EXPECT_EQ(state.done, sm90::Counts<24>::kNone);
   }
 
   /// By teams that share requests, while so many multiprocessors are held until they are done: those that run
@@ -140,12 +140,12 @@ class MergeStepTest : public testing::Test {
   }
 
   /// Where the numbers of teams' merges are in the workspace.
-  std::map<std::size_t, parts::UnitMerges> merges_of(const runtime::DecodeRun& run) {
+  std::map<std::size_t, sm90::UnitMerges> merges_of(const runtime::DecodeRun& run) {
     const Memory workspace = run.workspace_memory();
-    std::vector<parts::UnitMerges> words(workspace.bytes / sizeof(parts::UnitMerges));
+    std::vector<sm90::UnitMerges> words(workspace.bytes / sizeof(sm90::UnitMerges));
     EXPECT_TRUE(
         runtime::copy_to_host(words.data(), workspace.data, words.size() * sizeof(words[0]), executor_).ok());
-    std::map<std::size_t, parts::UnitMerges> found;
+    std::map<std::size_t, sm90::UnitMerges> found;
     for (std::size_t i = 0; i < words.size(); ++i) {
       if (words[i].is_begun()) found[i * sizeof(words[0])] = words[i];
     }
@@ -159,7 +159,7 @@ class MergeStepTest : public testing::Test {
     const runtime::RandomCase c = runtime::make_case({.name = "one", .heads = 16, .lengths = {30000}}, 5);
     Result<runtime::DecodeRun> run = runtime::DecodeRun::create(c.problem, c.inputs, executor_);
     ASSERT_TRUE(run.ok()) << run.status().message();
-    std::map<std::size_t, parts::UnitMerges> before;
+    std::map<std::size_t, sm90::UnitMerges> before;
     for (int i = 0; i < 3; ++i) {
       expect_two_calls_right(c, *run);
       const auto merges = merges_of(*run);

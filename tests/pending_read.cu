@@ -1,8 +1,8 @@
 // For scripts/pending_reads: what it must report, and what it must not.
 #include <cstdint>
 
-#include "cuda/ptx/barrier.cuh"
-#include "cuda/ptx/copy.cuh"
+#include "cuda/sm90/ptx/barrier.cuh"
+#include "cuda/sm90/ptx/copy.cuh"
 
 namespace flashlatent {
 

@@ -1,5 +1,5 @@
-// What kernels by lists walk of ragged requests' query tokens: the device's own code (parts/segments.cuh,
-// parts/row_tile.cuh), compiled for the host, so that no device is asked.
+// What kernels by lists walk of ragged requests' query tokens: the device's own code (walk/segments.cuh,
+// walk/row_tile.cuh), compiled for the host, so that no device is asked.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -19,11 +19,11 @@ inline const dim3 blockIdx{0, 0, 0};
 using std::max;
 using std::min;
 
-#include "cuda/parts/segments.cuh"
+#include "cuda/sm90/walk/segments.cuh"
 #include "flashlatent/decode.h"
 #include "plan/host_plan.h"
 
-namespace flashlatent::parts {
+namespace flashlatent::sm90 {
 namespace {
 
 struct Batch {
@@ -144,4 +144,4 @@ TEST(RaggedWalk, RowsMeetTheirTokensOnce) {
 }
 
 }  // namespace
-}  // namespace flashlatent::parts
+}  // namespace flashlatent::sm90

@@ -3,7 +3,7 @@
 #include "python/src/array.h"
 #include "python/src/errors.h"
 #if FLASHLATENT_WITH_CUDA
-#include "cuda/common/runtime.h"
+#include "cuda/host/runtime.h"
 #endif
 
 namespace flashlatent::python {

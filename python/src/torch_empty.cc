@@ -5,7 +5,7 @@
 #include <string>
 
 #if FLASHLATENT_WITH_CUDA
-#include "cuda/common/runtime.h"
+#include "cuda/host/runtime.h"
 #endif
 
 namespace flashlatent::python {

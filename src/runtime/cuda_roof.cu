@@ -1,10 +1,10 @@
 // Two kernels that measure a GPU's rates: one only reads, one only multiplies.
 #include <cuda_bf16.h>
 
-#include "cuda/common/launch.h"
-#include "cuda/ptx/barrier.cuh"
-#include "cuda/ptx/copy.cuh"
-#include "cuda/ptx/wgmma.cuh"
+#include "cuda/host/launch.h"
+#include "cuda/sm90/ptx/barrier.cuh"
+#include "cuda/sm90/ptx/copy.cuh"
+#include "cuda/sm90/ptx/wgmma.cuh"
 #include "runtime/random_value.h"
 #include "runtime/roof.h"
 

@@ -7,7 +7,7 @@
 #include "core/message.h"
 #include "cpu/parallel.h"
 #if FLASHLATENT_WITH_CUDA
-#include "cuda/common/runtime.h"
+#include "cuda/host/runtime.h"
 #endif
 
 namespace flashlatent::runtime {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "cuda/common/launch.h"
+#include "cuda/host/launch.h"
 #include "runtime/bench_input.h"
 #include "runtime/random_value.h"
 

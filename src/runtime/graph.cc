@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "core/return_if_error.h"
-#include "cuda/common/runtime.h"
+#include "cuda/host/runtime.h"
 #endif
 
 namespace flashlatent::runtime {

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/ptx/barrier.cuh"
-#include "cuda/ptx/copy.cuh"
+#include "cuda/host/launch.h"
+#include "cuda/sm90/ptx/barrier.cuh"
+#include "cuda/sm90/ptx/copy.cuh"
 #include "runtime/read_cache.h"
 
 namespace flashlatent::runtime {

@@ -10,7 +10,7 @@
 #include "runtime/device_memory.h"
 #include "runtime/graph.h"
 #if FLASHLATENT_WITH_CUDA
-#include "cuda/common/runtime.h"
+#include "cuda/host/runtime.h"
 #endif
 
 namespace flashlatent::runtime {

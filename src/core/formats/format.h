@@ -1,5 +1,5 @@
 // What a format of a latent cache is: a value. kFormats (formats.h) has all of them. Host code asks the value
-// and names no format; device code has an element reader for each (cuda/parts/).
+// and names no format; device code has an element reader for each (cuda/sm90/load/).
 #pragma once
 
 #include <cstdint>

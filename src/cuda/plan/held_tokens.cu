@@ -1,8 +1,8 @@
 // plan/held_tokens.h on the device: one thread for each query token.
 #include "plan/held_tokens.h"
 
-#include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
+#include "cuda/host/launch.h"
 
 namespace flashlatent::cuda {
 

@@ -3,8 +3,8 @@
 // merges have the same bits as those of plan/host_plan.cc; both call the partitions' files in plan/.
 #include <cub/block/block_scan.cuh>
 
-#include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
+#include "cuda/host/launch.h"
 #include "cuda/plan/packer.cuh"
 #include "plan/even_shares.h"
 #include "plan/line_shares.h"

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
+#include "cuda/host/launch.h"
 #include "plan/prefix_plan.h"
 #include "plan/scratch.h"
 

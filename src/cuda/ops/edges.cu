@@ -1,0 +1,317 @@
+// The edges of a layer (flashlatent/edges.h): a warp has a row, a head of a token. A lane has every 32nd word
+// of 8 elements, so that 16 lanes have 128 columns and their scale, and 4 lanes have 32.
+#include "core/edge_rows.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/ops/by_warps.h"
+#include "cuda/ops/places.cuh"
+#include "cuda/ops/token.cuh"
+
+namespace flashlatent::cuda {
+
+namespace edge_kernels {
+
+namespace {
+
+using edges::Rotary;
+using edges::Rows;
+
+constexpr int kThreads = 128, kWarps = kThreads / 32;
+constexpr int kWord = 8;
+constexpr int kWords = edges::kMostColumns / kWord / 32;  // of a lane, at most
+
+/// Where row after row lies.
+struct Places {
+  const void* data;
+  std::int64_t strides[3];
+
+  explicit Places(const Rows& rows)
+      : data(rows.data), strides{rows.strides[0], rows.strides[1], rows.strides[2]} {}
+};
+
+/// What a launch does with its rows.
+struct EdgeArguments {
+  Places from, to;  // `to` without data: rows are not written
+  Rotary rotary;
+  Divisor heads, tokens;
+  int dim;
+  bool vectors;  // are all rows aligned to 16 bytes?
+  float norm;
+  // FP8 output.
+  std::uint8_t* codes;  // null: none
+  void* scales;
+  std::int64_t code_strides[2];  // of a token and of a group
+  Divisor group_heads;
+  int scale_lines;  // of 128 columns, in a group
+  std::int64_t all_tokens, padded_tokens;
+  bool fine;  // a scale for 32 columns
+};
+
+struct RowPlace {
+  int request, token, head;
+
+  __device__ __forceinline__ RowPlace(const EdgeArguments& args, int row)
+      : request(args.tokens.quotient(args.heads.quotient(row))),
+        token(args.tokens.remainder(args.heads.quotient(row))),
+        head(args.heads.remainder(row)) {}
+
+  __device__ __forceinline__ std::uint8_t* in(const Places& places) const {
+    const std::int64_t offset =
+        request * places.strides[0] + token * places.strides[1] + head * places.strides[2];
+    return const_cast<std::uint8_t*>(static_cast<const std::uint8_t*>(places.data)) + 2 * offset;
+  }
+};
+
+template <class Element>
+__device__ __forceinline__ void unpack(const uint4& word, float (&x)[kWord]) {
+  const std::uint32_t pairs[4] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[2 * i] = to_float<Element>(static_cast<std::uint16_t>(pairs[i]));
+    x[2 * i + 1] = to_float<Element>(static_cast<std::uint16_t>(pairs[i] >> 16));
+  }
+}
+template <class Element>
+__device__ __forceinline__ uint4 pack(const float (&x)[kWord]) {
+  auto pair = [&](int i) {
+    return from_float<Element>(x[2 * i]) | std::uint32_t{from_float<Element>(x[2 * i + 1])} << 16;
+  };
+  return make_uint4(pair(0), pair(1), pair(2), pair(3));
+}
+
+/// Eight codes. The instruction makes 448 of infinity, which is to become NaN.
+__device__ __forceinline__ std::uint64_t encode_word(const float (&x)[kWord], float inverse) {
+  std::uint64_t codes = 0;
+  bool finite = true;
+#pragma unroll
+  for (int j = 0; j < kWord; j += 2) {
+    const float2 pair = make_float2(edges::product(x[j], inverse), edges::product(x[j + 1], inverse));
+    finite = finite && e4m3::is_finite(x[j]) && e4m3::is_finite(x[j + 1]);
+    codes |= std::uint64_t{__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3)} << 8 * j;
+  }
+  if (finite) return codes;
+#pragma unroll
+  for (int j = 0; j < kWord; ++j) {
+    if (!e4m3::is_finite(x[j])) codes = (codes & ~(0xFFULL << 8 * j)) | std::uint64_t{e4m3::kNan} << 8 * j;
+  }
+  return codes;
+}
+
+/// A lane's share of a row, in fp32.
+template <class Element>
+class LaneRow {
+ public:
+  /// Reads the row, and of rotated words also those of their partners: the row may be written where it lies.
+  __device__ __forceinline__ LaneRow(const EdgeArguments& args, const std::uint8_t* row, int lane)
+      : args_(args), lane_(lane), words_(args.dim / kWord) {
+    const bool by_halves = args.rotary.positions != nullptr && args.rotary.halves;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const int word = lane + 32 * i;
+      if (word >= words_) continue;
+      read(row, word, x_[i]);
+      if (by_halves && rotated(word) >= 0) read(row, partner(word), partners_[i]);
+    }
+  }
+
+  __device__ __forceinline__ void normalise() {
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      if (lane_ + 32 * i >= words_) continue;
+#pragma unroll
+      for (float x : x_[i]) squares = edges::sum(squares, edges::product(x, x));
+    }
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) {
+      squares = edges::sum(squares, __shfl_xor_sync(0xffffffff, squares, apart));
+    }
+    const float factor = edges::norm_factor(squares, args_.dim, args_.norm);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+#pragma unroll
+      for (int j = 0; j < kWord; ++j) {
+        x_[i][j] = edges::product(x_[i][j], factor);
+        partners_[i][j] = edges::product(partners_[i][j], factor);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void rotate(std::int64_t position) {
+    const Rotary& rotary = args_.rotary;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const int first = rotated(lane_ + 32 * i);
+      if (lane_ + 32 * i >= words_ || first < 0) continue;
+      float before[kWord];
+#pragma unroll
+      for (int j = 0; j < kWord; ++j) before[j] = x_[i][j];
+#pragma unroll
+      for (int j = 0; j < kWord; ++j) {
+        const float partner = rotary.halves ? partners_[i][j] : before[j ^ 1];
+        x_[i][j] =
+            rotary.rotated(first + j, before[j], partner, rotary.angle(position, rotary.pair_of(first + j)));
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write(std::uint8_t* row) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const int word = lane_ + 32 * i;
+      if (word < words_) store_word(row, word, args_.vectors, pack<Element>(x_[i]));
+    }
+  }
+
+  /// The row's codes and scales. `token` counts those of all requests.
+  __device__ __forceinline__ void cast(int token, int head) const {
+    const int group = args_.group_heads.quotient(head), first = args_.group_heads.remainder(head) * args_.dim;
+    std::uint8_t* codes = args_.codes + token * args_.code_strides[0] + group * args_.code_strides[1] + first;
+    const int lanes = args_.fine ? edges::kFineColumns / kWord : edges::kScaleColumns / kWord;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const int word = lane_ + 32 * i;
+      if (32 * i >= words_) break;
+      const float amax = largest(i, lanes);
+      if (word >= words_) continue;
+      const int exponent = edges::output_exponent(amax);
+      store_codes(codes + word * kWord, encode_word(x_[i], e4m3::power_of_two(-exponent)));
+      if (lane_ % lanes != 0) continue;
+      const int line = (first + word * kWord) / edges::kScaleColumns;
+      const std::int64_t at = (std::int64_t{group} * args_.scale_lines + line) * args_.padded_tokens + token;
+      if (args_.fine) {
+        static_cast<std::uint8_t*>(args_.scales)[4 * at + lane_ / lanes % 4] =
+            static_cast<std::uint8_t>(exponent + 127);
+      } else {
+        static_cast<float*>(args_.scales)[at] = e4m3::power_of_two(exponent);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void read(const std::uint8_t* row, int word, float (&x)[kWord]) const {
+    unpack<Element>(load_word(row, word, args_.vectors), x);
+  }
+  /// The word's first column among the rotated ones; negative: it has none.
+  __device__ __forceinline__ int rotated(int word) const {
+    return args_.rotary.positions == nullptr ? -1 : word * kWord - (args_.dim - args_.rotary.columns);
+  }
+  __device__ __forceinline__ int partner(int word) const {
+    return word + (args_.rotary.partner_of(rotated(word)) - rotated(word)) / kWord;
+  }
+  /// The largest magnitude of finite values of `lanes` neighbouring lanes' words.
+  __device__ __forceinline__ float largest(int i, int lanes) const {
+    float amax = 0;
+    if (lane_ + 32 * i < words_) {
+#pragma unroll
+      for (float x : x_[i]) amax = e4m3::is_finite(x) ? fmaxf(amax, fabsf(x)) : amax;
+    }
+    for (int apart = lanes / 2; apart > 0; apart /= 2) {
+      amax = fmaxf(amax, __shfl_xor_sync(0xffffffff, amax, apart));
+    }
+    return amax;
+  }
+  __device__ __forceinline__ static void store_codes(std::uint8_t* to, std::uint64_t codes) {
+    if (reinterpret_cast<std::uintptr_t>(to) % kWord == 0) {
+      *reinterpret_cast<std::uint64_t*>(to) = codes;
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < kWord; ++j) to[j] = static_cast<std::uint8_t>(codes >> 8 * j);
+  }
+
+  const EdgeArguments& args_;
+  const int lane_, words_;
+  float x_[kWords][kWord] = {};
+  float partners_[kWords][kWord] = {};
+};
+
+/// Scales behind the last token become 0: one warp for each line of 128 columns.
+__device__ __forceinline__ void clear_padding(const EdgeArguments& args, std::int64_t line, int lane) {
+  const std::int64_t token = args.all_tokens + lane;
+  if (token < args.padded_tokens) {
+    static_cast<std::uint32_t*>(args.scales)[line * args.padded_tokens + token] = 0;
+  }
+}
+
+template <class Element>
+__global__ void __launch_bounds__(kThreads)
+    edge_kernel(const __grid_constant__ EdgeArguments args, int rows, int items) {
+  cudaGridDependencySynchronize();
+  const std::int64_t item = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  if (item >= items) return;
+  if (item >= rows) return clear_padding(args, item - rows, lane);
+  const RowPlace place(args, static_cast<int>(item));
+  LaneRow<Element> row(args, place.in(args.from), lane);
+  __syncwarp();  // all is read before a row is written where it lies
+  if (args.norm > 0) row.normalise();
+  if (args.rotary.positions != nullptr) row.rotate(args.rotary.position(place.request, place.token));
+  if (args.codes != nullptr) row.cast(place.request * args.tokens.value + place.token, place.head);
+  if (args.to.data != nullptr) row.write(place.in(args.to));
+}
+
+EdgeArguments arguments_of(const ConstTensorView& from, const ConstTensorView& to, const Rotary& rotary,
+                           float norm) {
+  const Rows rows(from);
+  return {.from = Places(rows),
+          .to = Places(Rows(to)),
+          .rotary = rotary,
+          .heads = Divisor(static_cast<int>(rows.heads)),
+          .tokens = Divisor(static_cast<int>(rows.tokens)),
+          .dim = rows.dim,
+          .vectors = in_vectors(from) && in_vectors(to),
+          .norm = norm,
+          .codes = nullptr,
+          .scales = nullptr,
+          .code_strides = {},
+          .group_heads = Divisor(1),
+          .scale_lines = 0,
+          .all_tokens = 0,
+          .padded_tokens = 0,
+          .fine = false};
+}
+
+Status launch_rows(const EdgeArguments& args, Dtype dtype, std::int64_t rows, std::int64_t lines,
+                   const Executor& executor) {
+  if (rows + lines > kMostBlocks) return too_many_blocks(rows + lines);
+  DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  const int items = static_cast<int>(rows + lines);
+  const LaunchShape shape{.blocks = (items - 1) / kWarps + 1, .threads = kThreads, .overlaps_previous = true};
+  return launch(dtype == Dtype::kBF16 ? edge_kernel<__nv_bfloat16> : edge_kernel<__half>, shape, executor,
+                args, static_cast<int>(rows), items);
+}
+
+}  // namespace
+
+}  // namespace edge_kernels
+
+Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rotate, const TensorView& out,
+                       const Executor& executor) {
+  using namespace edge_kernels;
+  const EdgeArguments args = arguments_of(q, out, edges::rotary_of(rotate, /*back=*/false), norm);
+  return launch_rows(args, q.dtype, edges::Rows(q).count(), 0, executor);
+}
+
+Status finish_outputs(const ConstTensorView& out, const Rotation& rotate, const TensorView& rotated,
+                      const Fp8Output& fp8, const Executor& executor) {
+  using namespace edge_kernels;
+  EdgeArguments args = arguments_of(out, rotated, edges::rotary_of(rotate, /*back=*/true), 0);
+  std::int64_t lines = 0;
+  if (fp8.present()) {
+    const std::int64_t groups = fp8.codes.shape[1];
+    args.codes = static_cast<std::uint8_t*>(fp8.codes.data);
+    args.scales = fp8.scales.data;
+    args.code_strides[0] = fp8.codes.strides[0];
+    args.code_strides[1] = fp8.codes.strides[1];
+    args.group_heads = Divisor(static_cast<int>(edges::Rows(out).heads / groups));
+    args.scale_lines = static_cast<int>(fp8.scales.shape[1]);
+    args.all_tokens = fp8.codes.shape[0];
+    args.padded_tokens = fp8.scales.shape[2];
+    args.fine = fp8.scales.dtype == Dtype::kI32;
+    lines = args.padded_tokens > args.all_tokens ? groups * args.scale_lines : 0;
+  }
+  return launch_rows(args, out.dtype, edges::Rows(out).count(), lines, executor);
+}
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,58 @@
+// Which loader fills the blocks.
+#pragma once
+
+#include "cuda/sm90/kernels/fp8/listed_row_loader.cuh"
+#include "cuda/sm90/kernels/fp8/loader.cuh"
+#include "cuda/sm90/kernels/fp8/token_kind.h"
+#include "cuda/sm90/load/atoms_loader.cuh"
+
+namespace flashlatent::fp8 {
+
+template <class Shared, Tokens kTokens = Shared::Config::kTokens>
+struct LoaderOfTokens {
+  using Type = sm90::atoms::Loader<Shared>;
+};
+template <class Shared>
+struct LoaderOfTokens<Shared, Tokens::kFp8_656> {
+  using Type = Loader<Shared>;
+};
+template <class Shared>
+struct LoaderOfTokens<Shared, Tokens::kFp8_584> {
+  using Type = ListedRowLoader<Shared, Shared::Config::kListsInRegisters>;
+};
+template <class Shared>
+using LoaderOf = typename LoaderOfTokens<Shared>::Type;
+
+/// All blocks of segments that somebody lists.
+/// `map`: of boxes, else null.
+template <class Shared>
+__device__ __forceinline__ void load_blocks(Shared& shared, const sm90::DecodeArguments& args,
+                                            const CUtensorMap* map, int thread) {
+  if constexpr (Shared::Config::kE4m3) {
+    sm90::atoms::load_segments(args, shared.segments, LoaderOf<Shared>(args.cache, *map, shared, thread));
+  } else {
+    load_listed(args, shared.segments, LoaderOf<Shared>(args.cache, shared, thread));
+  }
+}
+
+/// One range, when its first entries have been looked up: `began()` is called then.
+template <class Shared, class Began>
+__device__ __forceinline__ void load_range(Shared& shared, const sm90::DecodeArguments& args,
+                                           const CUtensorMap* map, const sm90::BlockRange& range, int thread,
+                                           Began began) {
+  if constexpr (Shared::Config::kE4m3) {
+    LoaderOf<Shared> loader(args.cache, *map, shared, thread);
+    loader.look_ahead(range);
+    began();
+    loader.load(range, [] {});
+  } else {
+    struct NoPipe {
+    } pipe;
+    LoaderOf<Shared> loader(args.cache, shared, thread);
+    loader.look_ahead(range);
+    began();
+    loader.load(pipe, range, [] {});
+  }
+}
+
+}  // namespace flashlatent::fp8

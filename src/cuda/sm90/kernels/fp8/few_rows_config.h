@@ -1,0 +1,96 @@
+// Compile-time shape of the kernel of few rows.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "core/formats/e4m3_latent.h"
+#include "core/formats/fp8_584.h"
+#include "core/formats/fp8_656.h"
+#include "cuda/sm90/kernels/fp8/token_kind.h"
+#include "cuda/sm90/merge/sent_unit.cuh"
+
+namespace flashlatent::fp8::few_rows {
+
+/// kRows_: query rows a tile, wgmma's N: 8, 16 or 32.
+/// kMerges_: CTAs do the combine step, too (merge/merge_step.cuh). Asked when the kernel runs it takes small
+/// calls 0.3 to 0.6 us longer, why is not known.
+/// kTeam_: CTAs of a cluster that share a segment's blocks.
+/// kAlone_: of fp8_584; a CTA has a share of one item, or whole items in turn (walk/listed_items.cuh).
+template <int kRows_, bool kMerges_, int kTeam_ = 1, Tokens kTokens_ = Tokens::kFp8_656, bool kAlone_ = false>
+struct Config {
+  using Element = __nv_bfloat16;
+  static constexpr Tokens kTokens = kTokens_;
+  static constexpr bool kE4m3 = is_e4m3(kTokens);
+  static constexpr bool kFp8_584 = kTokens == Tokens::kFp8_584;
+  static constexpr bool kBoxes = kTokens == Tokens::kE4m3Boxes;
+  static constexpr int kTeam = kTeam_;
+  static constexpr bool kMerges = kMerges_;
+  static_assert(!kMerges || kTeam == 1);
+  static constexpr int kRows = kRows_;
+  static_assert(kRows == 16 || ((kRows == 8 || kRows == 32) && kTeam == 1));
+  // A computing warp lists the part's segments. Of 32 rows of fp8_656 it has no registers left for that: the
+  // loader walks the plan, in local memory.
+  static constexpr bool kListsSegments = kTeam == 1 && !kFp8_584 && (kRows < 32 || kE4m3);
+  static constexpr bool kLists = kFp8_584;  // of tokens; else there is one
+  static constexpr bool kListsInRegisters = true;
+  static constexpr bool kAlone = kAlone_;
+  static_assert(kFp8_584 ? kTeam == 1 && !(kAlone && kMerges) : !kAlone);
+  // Those that compute: each scores a block in turn, and has a part of the output of all.
+  static constexpr int kWarpgroups = 2;
+  // P and what goes with it are there for two blocks of each warpgroup: slow warps may still read those of
+  // the block before last; when its place comes next, the vote of the block between has been taken.
+  static constexpr int kPlaces = 2 * kWarpgroups;
+  static constexpr int kQkDim = kE4m3 ? e4m3_latent::kDim : kFp8_584 ? fp8_584::kDim : fp8_656::kDim;
+  static constexpr int kVDim = 512;
+  static_assert(kVDim == fp8_656::kLatentDim && kVDim == fp8_584::kDim);
+  static constexpr int kChunks = kQkDim / 64;
+  static constexpr int kPartDim = kVDim / kWarpgroups;
+  static constexpr int kPartChunks = kPartDim / 64;  // products with M = 64
+  static constexpr int kPartGroups = fp8_656::kGroups / kWarpgroups;
+
+  // P is brought to at most 2^9, until a later maximum is larger by no more than 2^6, for which outputs need
+  // not shrink. Below fp16 has 33 binades left, and 11 bits where a kernel in bf16 has 8.
+  static constexpr float kLargestP = 0x1p9F;
+  static constexpr float kSlack = 6;
+
+  static constexpr int kComputeThreads = kWarpgroups * 128;
+  static constexpr int kThreads = kComputeThreads + 128;
+  static constexpr int kLaunchRegisters = 168;  // what a launch gets
+  static constexpr int kLoaderRegisters = kLists ? (kRows < 32 ? 88 : 72) : kTeam > 1 ? 56 : 40;
+  static constexpr int kComputeRegisters = kLists ? (kRows < 32 ? 208 : 216) : kTeam > 1 ? 224 : 232;
+  static_assert(kWarpgroups * kComputeRegisters + kLoaderRegisters == (kWarpgroups + 1) * kLaunchRegisters);
+
+  static constexpr int kTokenBytes = kE4m3      ? e4m3_latent::kDim
+                                     : kFp8_584 ? fp8_584::kTokenBytes
+                                                : fp8_656::kTokenBytes;
+  static constexpr int kGroups = kFp8_584 ? fp8_584::kGroups : fp8_656::kGroups;  // with scales of their own
+  static constexpr int kBlockBytes = 64 * kTokenBytes;
+  static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
+  static constexpr int kQueryTiles = kChunks;
+  static constexpr int kRopeTiles = kFp8_584 ? kPlaces : 0;  // of P for RoPE, which is a value there
+
+  // In a team the output's units are kUnitColumns of one of a thread's four rows. What an owner
+  // has of them itself it receives where P was: there is room for seven others' (28 KB) and not for eight.
+  static constexpr int kUnitColumns = 128;
+  static constexpr int kUnits = kVDim / kUnitColumns * 4;
+  static constexpr int kOwnedUnits = kUnits / kTeam;
+  static constexpr int kOwners = kTeam;
+  using SentUnit = sm90::SentUnit;  // of a warpgroup's threads
+  static constexpr int kPairApart = 64;
+  __host__ __device__ static constexpr int unit_row(int unit, int thread) {
+    return unit % 4 / 2 * 8 + unit % 2 + thread % 4 * 2;
+  }
+  __host__ __device__ static constexpr int unit_column(int unit, int thread) {
+    return unit / 4 * kUnitColumns + thread / 32 * 16 + thread % 32 / 4 * 2;
+  }
+
+  static constexpr int kReservedBytes = 9 * 1024;  // statistics, barriers
+  static constexpr int kTeamBytes = (kTeam - 1) * kOwnedUnits * int{sizeof(SentUnit)};
+  // Four blocks may be worked on. A fifth, for which 8 rows leave room, gains nothing.
+  static constexpr int kSlots = 4;
+  static constexpr int kBytes = (kQueryTiles + kPlaces + kRopeTiles) * kTileBytes + kSlots * kBlockBytes;
+  static_assert(kBytes + kReservedBytes + kTeamBytes <= 227 * 1024);
+  static_assert(kTeam == 1 || kOwnedUnits * int{sizeof(SentUnit)} <= kPlaces * kTileBytes);
+};
+
+}  // namespace flashlatent::fp8::few_rows

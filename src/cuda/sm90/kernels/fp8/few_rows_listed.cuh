@@ -1,0 +1,170 @@
+// The roles where tokens are of two lists: each loading warp walks its CTA's segments by itself
+// (walk/listed_items.cuh), and the first one tells the computing warps.
+#pragma once
+
+#include "cuda/sm90/kernels/fp8/block_loader.cuh"
+#include "cuda/sm90/kernels/fp8/few_rows_warpgroup.cuh"
+#include "cuda/sm90/walk/listed_items.cuh"
+
+namespace flashlatent::fp8::few_rows {
+
+/// Whole items in turn, or one share of an item, after which nothing comes.
+class AloneItems : public sm90::ItemsInTurn {
+ public:
+  using ItemsInTurn::ItemsInTurn;
+
+  /// Rows are asked for before anybody is told of the item: for them a call waits.
+  template <class Tell, class LookAhead>
+  __device__ __forceinline__ void begin(const sm90::Work& first, Tell tell, LookAhead look_ahead) {
+    if (!first.is_end()) {
+      const sm90::ListedRange range = sm90::listed_range(args_, first.segment, first.tile);
+      look_ahead(range);
+      tell(first);
+      if (threadIdx.x % 32 == 0) mine_.range = range;
+    }
+    if (threadIdx.x % 32 == 0) mine_.work = first;
+    __syncwarp();
+  }
+  __device__ __forceinline__ void next() {
+    if (!schedule::combines_shares(args_.geometry.partition)) return ItemsInTurn::next();
+    go_to([] {
+      sm90::Work end;
+      end.segment.request = -1;
+      return end;
+    });
+  }
+};
+
+/// Entries of a call's first item are asked for before its lengths are known.
+template <class Shared>
+class GuessingLoader : public LoaderOf<Shared> {
+  using Loader = LoaderOf<Shared>;
+
+ public:
+  using Loader::Loader;
+
+  /// Asks for entries as look_ahead() would for this range, which the next one may be but for the number of
+  /// tokens.
+  __device__ __forceinline__ void guess(const sm90::ListedRange& range) {
+    Loader::look_ahead(range);
+    guessed_begin_ = range.begin;
+    guessed_blocks_ = range.lists.blocks;
+  }
+  __device__ __forceinline__ void look_ahead(const sm90::ListedRange& range) {
+    if (guessed_begin_ == range.begin && guessed_blocks_ == range.lists.blocks && range.lists.first == 0) {
+      if (!counts(range, range.begin)) this->entry_ = -1;
+      if (!counts(range, range.begin + 2)) this->entry_ahead_ = -1;
+    } else {
+      Loader::look_ahead(range);
+    }
+    guessed_begin_ = kNoGuess;
+  }
+
+ private:
+  static constexpr int kNoGuess = -1;
+
+  __device__ __forceinline__ bool counts(const sm90::ListedRange& range, int block) const {
+    const sm90::ListPlace at = this->place(range, block);
+    return block + this->half() < range.end &&
+           at.token < (at.second ? range.lists.tokens[1] : range.lists.tokens[0]);
+  }
+
+  int guessed_begin_ = kNoGuess, guessed_blocks_ = 0;
+};
+
+/// All segments of a walk that begins at `first`.
+template <class Items, class Loader, class First, class Tell>
+__device__ __forceinline__ void load_items(Items items, Loader& loader, const First& first, Tell tell) {
+  items.begin(first, tell, [&](const sm90::ListedRange& range) { loader.look_ahead(range); });
+  while (!items.get().is_end()) {
+    const sm90::ListedRange range = items.range();  // of this segment, when the next one is there
+    loader.load(range, [&] {
+      items.next();
+      if (!items.get().is_end()) loader.look_ahead(items.range());
+    });
+    if (!items.get().is_end()) tell(items.get());
+  }
+}
+
+/// The CTA's first item as far as shapes tell it, or an end. No queries are ragged.
+__device__ __forceinline__ sm90::Work part_by_shapes(const sm90::DecodeArguments& args) {
+  switch (args.geometry.partition) {
+    case schedule::Partition::kEvenShares:
+      return sm90::even_part(args);
+    case schedule::Partition::kWhole:
+    case schedule::Partition::kTurns:
+      return sm90::whole_part(args);
+    default:
+      break;
+  }
+  sm90::Work unknown;
+  unknown.segment.request = -1;
+  return unknown;
+}
+
+/// listed_range() if lists are as long as shapes allow.
+__device__ __forceinline__ sm90::ListedRange full_range(const sm90::DecodeArguments& args,
+                                                        const sm90::Work& work) {
+  const schedule::Geometry& g = args.geometry;
+  sm90::ListedRange range;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const sm90::ListedCache& cache = args.cache.listed[i];
+    range.lists.entries[i] = cache.entries + work.tile.request * cache.entries_stride +
+                             work.tile.first_token * cache.entries_token_stride;
+    range.lists.tokens[i] = g.list[i].reach;
+  }
+  range.lists.first = 0;
+  range.lists.blocks = schedule::list_blocks(g, g.list[0].reach);
+  range.kv_head = work.tile.kv_head;
+  range.begin = work.segment.block_begin;
+  range.end = work.segment.block_end;
+  return range;
+}
+
+template <class Config>
+__device__ __forceinline__ void load_lists(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
+                                           int thread) {
+  sm90::WorkPosition position(shared.segments);
+  auto tell = [&](const sm90::Work& work) {
+    if (thread == 0) position.put(work);
+  };
+  GuessingLoader<SharedMemory<Config>> loader(args.cache, shared, thread);
+  auto& walk = shared.walks.of_warp[thread / 32];
+  if constexpr (Config::kAlone) {
+    const schedule::Geometry& g = args.geometry;
+    sm90::Part<false, true, true> part(args);
+    if (sm90::Work guess = part_by_shapes(args); !guess.is_end()) {
+      sm90::place_blocks(g, guess, g.max_tokens);
+      loader.guess(full_range(args, guess));
+    }
+    load_items(AloneItems(walk, args), loader, part.find(), tell);
+  } else {
+    load_items(sm90::PlannedItems(walk, args), loader, sm90::PartPlace<>(args), tell);
+  }
+  sm90::Work end;
+  end.segment.request = -1;
+  tell(end);
+}
+
+/// Q of an item that shapes tell is asked for before the loader tells of it.
+template <class Config>
+__device__ __forceinline__ void compute_lists(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
+                                              Warpgroup<Config>& warpgroup) {
+  sm90::WorkPosition position(shared.segments);
+  bool known = false;
+  if constexpr (Config::kAlone) {
+    const sm90::Work first = part_by_shapes(args);
+    known = !first.is_end();
+    if (known) warpgroup.prepare(first.tile);
+  }
+  for (; known || !position.get().is_end(); position.next()) {
+    if (!known) warpgroup.prepare(position.get().tile);
+    warpgroup.begin(known || position.get().blocks() > 0);
+    known = false;
+    warpgroup.attend(position.get());
+    warpgroup.finish();
+  }
+}
+
+}  // namespace flashlatent::fp8::few_rows

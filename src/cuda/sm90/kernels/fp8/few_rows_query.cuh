@@ -1,0 +1,125 @@
+// Q into shared memory: fp16, where RoPE is bf16 its part of that in bf16, all times a power of two that
+// brings the tile's largest value to 2^14, so that bf16 values down to 2^-28 of it are exact. e4m3 as it is,
+// which is exact.
+//
+// Columns are in the order in which K's come to registers: of a token's 128 bytes (e4m3 latents, fp8_584: 64)
+// lane t of a quad reads 32 (16), of which four are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a product's
+// 16; of RoPE in bf16 eight.
+#pragma once
+
+#include "cuda/sm90/kernels/fp8/few_rows_smem.cuh"
+#include "cuda/sm90/load/q_loader.cuh"
+#include "cuda/sm90/load/query_max.cuh"
+#include "cuda/sm90/math/softmax.cuh"
+#include "cuda/sm90/ptx/convert.cuh"
+
+namespace flashlatent::fp8::few_rows {
+
+/// A computing thread's share.
+template <class Shared>
+class QueryShare {
+  using Config = typename Shared::Config;
+
+ public:
+  /// Rows are where shared.row_query says.
+  __device__ __forceinline__ QueryShare(const Shared& shared, bool is_e4m3) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int index = thread() + i * Config::kComputeThreads;
+      const int row = index / kRowUnits;
+      values_[i] = make_uint4(0, 0, 0, 0);
+      if (row >= Config::kRows) continue;
+      const bool is_rope = kFirstUnits < kRowUnits && index % kRowUnits >= kFirstUnits;
+      const int unit = index % kRowUnits - (is_rope ? kFirstUnits : 0);
+      const uint4* query = is_rope ? shared.row_query[row].rope : shared.row_query[row].first;
+      if (query == nullptr) continue;
+      if (Config::kE4m3 && is_e4m3) {
+        const uint2 codes = __ldg(reinterpret_cast<const uint2*>(query) + unit);
+        values_[i] = make_uint4(codes.x, codes.y, 0, 0);
+      } else {
+        values_[i] = __ldg(query + unit);
+      }
+    }
+  }
+
+  /// The largest finite magnitude of the warp's, as bf16.
+  __device__ __forceinline__ int warp_max() const {
+    int max = 0;
+#pragma unroll
+    for (const uint4& value : values_) {
+      for (std::uint32_t pair : {value.x, value.y, value.z, value.w}) {
+        const int low = pair & 0x7fff, high = pair >> 16 & 0x7fff;
+        max = ::max(max, low < kInfinite ? low : 0);
+        max = ::max(max, high < kInfinite ? high : 0);
+      }
+    }
+    return __reduce_max_sync(0xffffffff, max);
+  }
+
+  __device__ __forceinline__ void store(Shared& shared, float scale) const {
+    for_each_unit([&](int i, int row, int unit) {
+      const bool rope = Config::kE4m3 || unit >= kRopeUnit;
+      const int tile = kInOrder ? unit / 8 : rope ? 8 : unit / 16 * 2 + unit / 2 % 2;
+      const int quad_lane = Config::kFp8_584 && rope ? unit % 4
+                            : kInOrder || rope       ? unit % 8 / 2
+                                                     : unit % 16 / 4;
+      const bool as_half = Config::kE4m3 || !rope;
+      const std::uint32_t pairs[4] = {values_[i].x, values_[i].y, values_[i].z, values_[i].w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 two = sm90::unpack<__nv_bfloat16>(pairs[j]);
+        put(shared.q[tile], row, Config::kFp8_584 && rope ? unit / 4 : unit, quad_lane, j,
+            as_half ? sm90::pack<__half>(two.x * scale, two.y * scale)
+                    : sm90::pack<__nv_bfloat16>(two.x * scale, two.y * scale));
+      }
+    });
+    ptx::fence_for_async_proxy();
+  }
+  /// Of e4m3.
+  __device__ __forceinline__ void store_codes(Shared& shared) const {
+    for_each_unit([&](int i, int row, int unit) {
+      const ptx::HalfPairs first = ptx::widen_e4m3(values_[i].x), second = ptx::widen_e4m3(values_[i].y);
+      const std::uint32_t pairs[4] = {first.low, first.high, second.low, second.high};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) put(shared.q[unit / 8], row, unit, unit % 8 / 2, j, pairs[j]);
+    });
+    ptx::fence_for_async_proxy();
+  }
+
+ private:
+  /// Made anew: it would take registers that the loop over blocks needs.
+  __device__ __forceinline__ static int thread() {
+    int thread = threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
+  }
+
+  /// This thread's units: of its values, a row and of that eight columns.
+  template <class Take>
+  __device__ __forceinline__ static void for_each_unit(Take take) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int index = thread() + i * Config::kComputeThreads;
+      const int row = index / kRowUnits, unit = index % kRowUnits;
+      if (row >= Config::kRows) break;
+      take(i, row, unit);
+    }
+  }
+  /// The j-th pair of eight columns, which are the first half of its lane's in a tile if `half` is even.
+  __device__ __forceinline__ static void put(std::uint8_t* tile, int row, int half, int quad_lane, int j,
+                                             std::uint32_t pair) {
+    *reinterpret_cast<std::uint32_t*>(tile + sm90::unit_offset(row, half % 2 * 4 + j) + quad_lane * 4) = pair;
+  }
+
+  static constexpr bool kInOrder = Config::kE4m3 || Config::kFp8_584;
+  static constexpr int kRopeUnit = Config::kFp8_584 ? fp8_584::kNopeDim / 8 : fp8_656::kLatentDim / 8;
+  static constexpr int kInfinite = 0x7f80;
+  static constexpr int kRowUnits = Config::kQueryTiles * 8;  // of eight columns
+  static constexpr int kFirstUnits = query_parts::first_columns(Config::kQkDim) / 8;
+  static constexpr int kCount =
+      (Config::kRows * kRowUnits + Config::kComputeThreads - 1) / Config::kComputeThreads;
+
+  uint4 values_[kCount];
+};
+
+}  // namespace flashlatent::fp8::few_rows

@@ -1,0 +1,138 @@
+// Tokens of fp8_584 caches, of two lists (walk/listed_tokens.cuh), to shared memory as they are in the
+// cache: 576 bytes a token by a bulk copy, its 8 bytes of scales, which are elsewhere in the page, by
+// cp.async (token_pairs.cuh). cp.async of all bytes would take four times as long in shared memory, which
+// counts its 16 bytes a lane by sectors (docs/kernels/fp8_584.md).
+#pragma once
+
+#include "core/formats/fp8_584.h"
+#include "cuda/sm90/kernels/fp8/ring_place.cuh"
+#include "cuda/sm90/kernels/fp8/token_pairs.cuh"
+#include "cuda/sm90/load/fp8_rows.cuh"
+#include "cuda/sm90/ptx/copy.cuh"
+#include "cuda/sm90/walk/listed_tokens.cuh"
+
+namespace flashlatent::fp8 {
+
+/// What tokens that do not count are copied from: zeros, and scales of 1.
+struct alignas(16) DeadToken {
+  std::uint8_t data[fp8_584::kDataBytes];
+  std::uint8_t scales[fp8_584::kScaleBytes];
+};
+__device__ constexpr DeadToken kDeadToken = {{}, {127, 127, 127, 127, 127, 127, 127, 0}};
+
+/// By four warps, each 16 tokens of every block: half a warp a block of two, whose addresses are found
+/// together. Entries (of the page table, or indices) are asked for four blocks ahead: with one ahead a call's
+/// first four blocks were asked for 2 us after one another. kInRegisters: ranges are, else in shared memory.
+template <class Shared, bool kInRegisters>
+class ListedRowLoader {
+  using Config = typename Shared::Config;
+  using Range = sm90::ListedRange;
+
+ public:
+  static constexpr int kThreads = 128;
+  /// A lane of each warp announces the bytes of rows; each token's scales arrive by themselves.
+  static constexpr int kArrivals = kThreads / 32 + kThreads / 2;
+
+  __device__ __forceinline__ ListedRowLoader(const sm90::CacheArguments& cache, Shared& shared, int thread)
+      : cache_(cache), shared_(shared), thread_(thread) {}
+
+  /// Asks for the first entries of the range that is loaded next.
+  __device__ __forceinline__ void look_ahead(const Range& range) {
+    entry_ = look_up(range, range.begin);
+    entry_ahead_ = look_up(range, range.begin + 2);
+  }
+
+  /// Loads a range that was looked ahead at; calls `announce` once on the way, for the next one.
+  template <class Announce>
+  __device__ __forceinline__ void load(const Range& range, Announce announce) {
+    int entry = entry_, ahead = entry_ahead_;
+    // Once all slots are asked for: who walks on may wait for memory.
+    const int last = min(range.begin + Config::kSlots, range.end) - 1;
+    if (range.begin == range.end) announce();
+#pragma unroll 1
+    for (int block = range.begin; block < range.end; block += 2) {
+      const Row row = locate(range, entry, block);
+      entry = ahead;
+      ahead = look_up(range, block + 4);
+      copy(row, 0);
+      if (!has_query_) wait_for_query();
+      if (block + 1 < range.end) copy(row, 1);
+      if (block == last || block + 1 == last) announce();
+    }
+  }
+
+ protected:
+  static constexpr int kWarpTokens = 16;
+
+  /// Of a pair of blocks, which this lane has; and of its tokens, which.
+  __device__ __forceinline__ int half() const {
+    return thread_ % 32 / kWarpTokens;
+  }
+  __device__ __forceinline__ int token() const {
+    return thread_ / 32 * kWarpTokens + thread_ % kWarpTokens;
+  }
+  /// Of the pair that begins at `block`.
+  __device__ __forceinline__ sm90::ListPlace place(const Range& range, int block) const {
+    return sm90::place_in_list(range.lists, block + half(), token());
+  }
+  __device__ __forceinline__ int look_up(const Range& range, int block) const {
+    if (block + half() >= range.end) return -1;
+    return sm90::entry_of<kInRegisters>(cache_, range.lists, place(range, block));
+  }
+
+  const sm90::CacheArguments& cache_;
+  Shared& shared_;
+  const int thread_;
+  int entry_ = -1, entry_ahead_ = -1;  // of the next range's first four blocks
+
+ private:
+  /// Q is asked for after a call's first block, and needed as soon (loader.cuh).
+  __device__ __forceinline__ void wait_for_query() {
+    ptx::wait(shared_.first_query(), 0);
+    has_query_ = true;
+  }
+
+  struct Row {
+    const std::uint8_t* data;
+    int scales_offset;
+    std::uint32_t live;  // of the warp's tokens of both blocks
+  };
+  __device__ __forceinline__ Row locate(const Range& range, int entry, int block) const {
+    const sm90::ListedToken found =
+        sm90::token_of(cache_, range.lists, place(range, block), entry, /*kv_head=*/0);
+    const std::uint32_t live = __ballot_sync(0xffffffff, found.data != nullptr);
+    if (found.data == nullptr) {
+      return {reinterpret_cast<const std::uint8_t*>(&kDeadToken), fp8_584::kDataBytes, live};
+    }
+    return {found.data, sm90::Fp8_584Rows::scales_offset(found.page_size, found.in_page), live};
+  }
+
+  /// The first or the second block of a pair.
+  __device__ __forceinline__ void copy(const Row& row, int which) {
+    const int slot = place_.slot();
+    ptx::wait(shared_.empty[slot], place_.parity() ^ 1);
+    ptx::Barrier& full = shared_.full[slot];
+    if (thread_ % 32 == 0) {
+      reinterpret_cast<std::uint16_t*>(&shared_.live[slot])[thread_ / 32] =
+          static_cast<std::uint16_t>(row.live >> which * kWarpTokens);
+      ptx::arrive_expecting(full, kWarpTokens * fp8_584::kDataBytes);
+    }
+    __syncwarp();
+    if (half() == which) {
+      std::uint8_t* block = shared_.blocks[slot];
+      ptx::copy_bytes(block + pairs::data_offset(token()), row.data, fp8_584::kDataBytes, full, policy_);
+      ptx::copy_8_bytes(ptx::shared_address(block + pairs::scale_offset(token())),
+                        row.data + row.scales_offset);
+      ptx::copy_arrive(full);
+    }
+    __syncwarp();
+    place_.next();
+  }
+
+  // Q, page tables, results and instructions stay in L2 instead (loader.cuh).
+  const std::uint64_t policy_ = ptx::evict_first_policy();
+  RingPlace<Config> place_;
+  bool has_query_ = false;  // of the first range with blocks
+};
+
+}  // namespace flashlatent::fp8

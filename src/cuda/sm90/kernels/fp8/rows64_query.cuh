@@ -1,0 +1,235 @@
+// Q of a tile, by the warpgroup that scores, while the others are still at the output of the tile before:
+// fp16, its RoPE part bf16 but for e4m3 latents, times a power of two that brings the tile's largest value to
+// 2^14, so that bf16 values down to 2^-28 of it are exact. A call's first one by all three warpgroups that
+// compute, where its segment is short: 8 requests take 0.9 us less so, large batches up to 0.6 % more.
+//
+// It comes as it is in memory, by one box for each part, and is converted where it lies, into the order in
+// which K's columns come to registers (scorer.cuh): four units of 16 bytes, one of each lane of a quad,
+// become four others with a word of each.
+#pragma once
+
+#include "cuda/sm90/kernels/fp8/rows64_smem.cuh"
+#include "cuda/sm90/load/q_loader.cuh"
+#include "cuda/sm90/load/query_maps.cuh"
+#include "cuda/sm90/load/query_max.cuh"
+#include "cuda/sm90/math/fp8_units.cuh"
+
+namespace flashlatent::fp8::rows64 {
+
+template <class Config>
+class Query {
+ public:
+  __device__ __forceinline__ Query(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
+                                   const sm90::QueryMaps& maps)
+      : shared_(shared), args_(args), maps_(maps) {}
+
+  /// By the scorer, when this thread's products with the Q before are done. Returns what scores are to be
+  /// multiplied by, to base 2.
+  __device__ __forceinline__ float take(const sm90::Work& work) {
+    const sm90::RowTile& tile = work.tile;
+    find_thread();
+    meet<1>();
+    if (!is_asked()) copy(tile);
+    if (!Config::kRowsAlike && thread_ < kRows) shared_.scored_rows.find(args_, tile, thread_);
+    ptx::wait(shared_.has_query, parity_);
+    parity_ ^= 1;
+    if constexpr (Config::kAsksAhead) {
+      if (is_first_ && thread_ == 0) ptx::arrive(shared_.lists.first_query);
+    }
+    const int exponent = is_first_ && is_short(work)
+                             ? bring_to_fp16<Config::kComputeGroups, kScorerTiles>(tile, Config::kOutputs)
+                             : bring_to_fp16<1, Config::kQueryTiles>(tile, 0);
+    is_first_ = false;
+    return args_.scale_log2 * sm90::power_of_two(127 - exponent);
+  }
+  /// By those who multiply, at a call's first segment with blocks: each warpgroup its share of what take()
+  /// does.
+  __device__ __forceinline__ void help(const sm90::Work& work) {
+    if (!is_short(work)) return;
+    find_thread();
+    ptx::wait(shared_.has_query, 0);
+    bring_to_fp16<Config::kComputeGroups, kHelperTiles>(work.tile, threadIdx.x / 128);
+  }
+
+  /// The next one, where there is one in line, may be asked for before it is taken; by a thread.
+  __device__ __forceinline__ void say_next(const sm90::Work* next) const {
+    sm90::RowsInLine& rows = shared_.lists.next_query;
+    rows.request = -1;
+    if (next != nullptr && next->blocks() > 0 && args_.query.rows_in_boxes)
+      rows = next->tile.in_line(args_.query);
+  }
+  /// By the scorer, when all of its products with this one are done.
+  __device__ __forceinline__ void ask_ahead() const {
+    meet<1>();
+    if (threadIdx.x % 128 == 0 && shared_.lists.next_query.request >= 0) ask(shared_.lists.next_query);
+  }
+
+  /// A later tile's, so that it need not come from memory when it is taken.
+  __device__ __forceinline__ void bring_to_l2(const sm90::RowTile& tile) const {
+    constexpr int kFirst = query_parts::first_columns(Config::kQkDim), kLine = 64;  // columns
+    const int thread = threadIdx.x % 128, n = thread / 2;
+    if (n >= tile.rows) return;
+    const auto* row = sm90::query_row<__nv_bfloat16>(args_.query, tile, n) + thread % 2 * kLine;
+    static_assert(kFirst % (2 * kLine) == 0 && Config::kQkDim - kFirst <= kLine);
+#pragma unroll
+    for (int at = 0; at < kFirst; at += 2 * kLine) ptx::prefetch_line_to_l2(row + at);
+    if (kFirst < Config::kQkDim && thread % 2 == 0) {
+      ptx::prefetch_line_to_l2(sm90::query_rope_row<__nv_bfloat16>(args_.query, tile, n));
+    }
+  }
+
+ private:
+  static constexpr int kRows = Config::kRows;
+  /// Its tile; of e4m3 latents it is as the others.
+  static constexpr int kRope = Config::kE4m3 ? Config::kQueryTiles : Config::kQueryTiles - 1;
+  /// Of a call's first Q: those of each warpgroup that helps, and the scorer's, which are the last.
+  static constexpr int kHelperTiles = (Config::kQueryTiles + Config::kOutputs) / Config::kComputeGroups,
+                       kScorerTiles = Config::kQueryTiles - Config::kOutputs * kHelperTiles;
+
+  /// Has the next one been asked for?
+  __device__ __forceinline__ bool is_asked() const {
+    if constexpr (Config::kAsksAhead) return shared_.lists.next_query.request >= 0;
+    return false;
+  }
+  /// Where a guess does, one warpgroup takes 2,900 clocks for a call's first Q, and three with their largest
+  /// value first 6,300.
+  __device__ __forceinline__ static bool is_short(const sm90::Work& work) {
+    return !Config::kGuessesQuery && work.blocks() <= 16;
+  }
+
+  __device__ __forceinline__ void find_thread() {
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread_));  // not to be asked for wherever it is used
+    thread_ %= 128;
+  }
+  /// So many warpgroups.
+  template <int kGroups>
+  __device__ __forceinline__ static void meet() {
+    ptx::named_sync(kGroups == 1 ? kScorerBarrier : kQueryBarrier, kGroups * 128);
+  }
+
+  /// Where it lies, by so many warpgroups, of which this is number `group` and has so many tiles. Returns the
+  /// exponent of what it is multiplied by.
+  template <int kGroups, int kTiles>
+  __device__ __forceinline__ int bring_to_fp16(const sm90::RowTile& tile, int group) {
+    const int first = group * kHelperTiles;
+    auto& query_max = reinterpret_cast<int(&)[4 * kGroups]>(shared_.query_max);
+    if constexpr (Config::kGuessesQuery) {
+      if (convert_by_guess(tile)) return kGuess;
+    }
+    const int max =
+        static_cast<int>(sm90::QueryMax<kTiles, 128>(shared_.q[first], thread_, tile.rows).of_warp());
+    if (thread_ % 32 == 0) query_max[group * 4 + thread_ / 32] = max;
+    meet<kGroups>();
+    const int exponent = sm90::query_exponent(query_max);
+    convert(first, first + kTiles, static_cast<std::uint32_t>(127 + exponent) * 0x00800080U);
+    ptx::fence_for_async_proxy();
+    meet<kGroups>();
+    return exponent;
+  }
+
+  /// By one box for each part.
+  __device__ __forceinline__ void ask(const sm90::RowsInLine& rows) const {
+    ptx::arrive_expecting(shared_.has_query, sizeof(shared_.q));
+    // There is one line (BoxMaps::query_lines): no registers are left for a division.
+    sm90::copy_query_chunks<Config::kQkDim>(shared_.q, maps_, rows.first, 0, rows.request, shared_.has_query);
+  }
+
+  /// The same times 2^kGuess, which suits the queries of models, without asking for the largest value first.
+  /// False if it does not: then Q is as it is in memory again.
+  __device__ __forceinline__ bool convert_by_guess(const sm90::RowTile& tile) {
+    auto& query_max = reinterpret_cast<int(&)[4]>(shared_.query_max);
+    const std::uint32_t pair = convert(0, Config::kQueryTiles, (127 + kGuess) * 0x00800080U) & 0x7FFF7FFFU;
+    const std::uint32_t largest = thread_ % kRows < tile.rows ? ::max(pair & 0xFFFF, pair >> 16) : 0;
+    const int of_warp = static_cast<int>(__reduce_max_sync(0xffffffff, largest));
+    if (thread_ % 32 == 0) query_max[thread_ / 32] = of_warp;
+    ptx::fence_for_async_proxy();
+    meet<1>();
+    int max = 0;
+#pragma unroll
+    for (const int x : query_max) max = ::max(max, x);
+    if ((max >= kLeastGuessed && max < kMostGuessed) || max == 0) [[likely]]
+      return true;
+    meet<1>();  // all have read the maxima
+    copy(tile);
+    ptx::wait(shared_.has_query, parity_);
+    parity_ ^= 1;
+    return false;
+  }
+
+  /// As it is in memory.
+  __device__ __forceinline__ void copy(const sm90::RowTile& tile) const {
+    if (args_.query.rows_in_boxes) {
+      if (thread_ == 0) ask(tile.in_line(args_.query));
+    } else {
+      sm90::load_query<__nv_bfloat16, kRows, Config::kQueryTiles, 128>(shared_.q[0], args_.query, tile,
+                                                                       thread_);
+      meet<1>();
+      if (thread_ == 0) ptx::arrive(shared_.has_query);
+    }
+  }
+
+  /// Some of its tiles. `factor`: two bf16. Returns the larger magnitudes, with any sign, before that, of
+  /// both halves of a word. Tile by tile, not all at once: a call's first instructions are slow to come, and
+  /// unrolled it took 5,000 to 7,000 clocks in place of 2,300.
+  __device__ __forceinline__ std::uint32_t convert(int begin, int end, std::uint32_t factor) const {
+    std::uint32_t largest = 0;
+    std::uint32_t units[4];
+    uint4 next[4];
+    auto load = [&](int tile, bool is_rope) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int half = thread_ / kRows;
+        units[i] = ptx::shared_address(shared_.q[tile]) +
+                   sm90::unit_offset(thread_ % kRows, is_rope ? 4 * half + i : 2 * i + half);
+        next[i] = ptx::load_shared_16_bytes(units[i]);
+      }
+    };
+    load(begin, begin == kRope);
+#pragma unroll 1
+    for (int tile = begin; tile < end; ++tile) {
+      std::uint32_t to[4], words[4][4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        to[i] = units[i];
+        if constexpr (Config::kGuessesQuery) {
+          largest = sm90::larger_magnitudes(
+              sm90::larger_magnitudes(largest, sm90::larger_magnitudes(next[i].x, next[i].y)),
+              sm90::larger_magnitudes(next[i].z, next[i].w));
+        }
+        words[i][0] = sm90::times_bf16(next[i].x, factor);
+        words[i][1] = sm90::times_bf16(next[i].y, factor);
+        words[i][2] = sm90::times_bf16(next[i].z, factor);
+        words[i][3] = sm90::times_bf16(next[i].w, factor);
+      }
+      if (tile + 1 < end) load(tile + 1, tile + 1 == kRope);
+      if (tile < kRope) {
+#pragma unroll
+        for (auto& unit : words) {
+#pragma unroll
+          for (std::uint32_t& word : unit) {
+            const float2 two = sm90::unpack<__nv_bfloat16>(word);
+            word = sm90::pack<__half>(two.x, two.y);
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        ptx::store_16_bytes(to[i], make_uint4(words[0][i], words[1][i], words[2][i], words[3][i]));
+      }
+    }
+    return largest;
+  }
+
+  SharedMemory<Config>& shared_;
+  const sm90::DecodeArguments& args_;
+  const sm90::QueryMaps& maps_;
+  // Largest values of 2^-7 to 2^8 come to 2^-1 to 2^14 so: bf16 values down to 2^-15 of them are exact, and
+  // others right to 2^-24 of them.
+  static constexpr int kGuess = 6, kLeastGuessed = (127 - 7) << 7, kMostGuessed = (127 + 9) << 7;
+
+  int thread_;                // in take() and help()
+  bool is_first_ = true;      // of the call's
+  std::uint32_t parity_ = 0;  // of when the next one has come
+};
+
+}  // namespace flashlatent::fp8::rows64

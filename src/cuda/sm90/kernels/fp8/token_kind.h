@@ -1,0 +1,13 @@
+// What tokens of a cache are.
+#pragma once
+
+namespace flashlatent::fp8 {
+
+/// For e4m3 latents also how blocks come (load/atoms_loader.cuh). fp8_584: of two lists.
+enum class Tokens { kFp8_656, kE4m3Boxes, kE4m3Tokens, kFp8_584 };
+
+constexpr bool is_e4m3(Tokens tokens) {
+  return tokens == Tokens::kE4m3Boxes || tokens == Tokens::kE4m3Tokens;
+}
+
+}  // namespace flashlatent::fp8

@@ -1,0 +1,116 @@
+// The scales of fp8_584 tokens, ue8m0, a byte for each group of 64 columns, as what K and V are multiplied by
+// in units of their tokens (math/fp8_units.cuh): a ratio is a power of two up to 2^6, and no subnormal in
+// fp16, so that all values of a token are exact while its scales lie within 2^kSpread.
+//
+// Where they do not, or are larger than any model's, a token is odd: its largest scale may say nothing of its
+// values' size, as that of a group of zeros, and a unit that follows from it would leave no digits to other
+// groups and other tokens. The unit of an odd token follows from its codes, too: some 150 instructions for
+// the warp that scores it. Small scales are not odd, however small: the unit has a least value.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/sm90/kernels/fp8/products.cuh"
+#include "cuda/sm90/kernels/fp8/scales_584.cuh"
+
+namespace flashlatent::fp8 {
+
+/// Of one token.
+struct UnitScales {
+  static constexpr int kLargestRatio = 6;  // 448 x 2^6 < 65504
+  static constexpr int kHalfBias = 15;
+  static constexpr std::uint32_t kSpread = kLargestRatio + kHalfBias - 1;
+  // Of the largest scale that a unit follows from: 2^-60, so that RoPE's bf16 may be in units of the token,
+  // too. What is below a unit by more than fp16 has room for counts as 0: values below 2^-80.
+  static constexpr std::uint32_t kLeast = 67;
+  static constexpr std::uint32_t kMost = 187;  // of a token that is not odd: 2^60
+
+  Scales584 bytes;
+  std::uint32_t largest;  // scale; of odd tokens a bound of their values over 448, as a scale
+
+  /// `at`: of its bytes in shared memory.
+  __device__ __forceinline__ static UnitScales at(std::uint32_t at) {
+    const Scales584 bytes = Scales584::at(at);
+    return {bytes, bytes.largest()};
+  }
+  __device__ __forceinline__ bool is_odd() const {
+    return largest > ::max(bytes.least() + kSpread, kLeast) || largest > kMost;
+  }
+  /// The exponent, as in an fp32, of its unit.
+  __device__ __forceinline__ std::uint32_t unit() const { return ::max(largest, kLeast) - kLargestRatio; }
+  /// What RoPE is multiplied by: two bf16.
+  __device__ __forceinline__ std::uint32_t inverse_pair() const { return (254 - unit()) * 0x00800080U; }
+};
+
+/// The scales of a group of two tokens, in 16 bits each.
+__device__ __forceinline__ std::uint32_t scales_of_both(const UnitScales& first, const UnitScales& second,
+                                                        int group) {
+  return __byte_perm(first.bytes.words[group / 4], second.bytes.words[group / 4],
+                     0x0400 + 0x0101 * (group % 4)) &
+         0xFF00FF;
+}
+
+/// For tokens some of which are odd: `largest` becomes a bound of their values. By all lanes of a warp;
+/// `keys_of(group)`: this lane's 16 codes of each of its two tokens. A group's codes are below 2^9, if not
+/// less by their exponents, of which all bits together are a bound, at most 2^7 too large. Where codes are
+/// below 1/2 it is larger: a ratio may be 2^15 at most.
+template <class KeysOf>
+__device__ __forceinline__ void bound_values(UnitScales& first, UnitScales& second, KeysOf keys_of) {
+  constexpr std::uint32_t kAll = 15, kFew = 6;  // exponents of codes
+  std::uint32_t bound = 0;                      // of both, + kAll
+#pragma unroll
+  for (int i = 0; i < fp8_584::kGroups; ++i) {
+    const KeyBytes keys = keys_of(i);
+    const auto bits_of = [](const uint4& x) { return (x.x | x.y | x.z | x.w) & 0x7F7F7F7F; };
+    const std::uint32_t a = bits_of(keys.low), b = bits_of(keys.high);
+    std::uint32_t bits = __byte_perm(a, b, 0x5410) | __byte_perm(a, b, 0x7632);
+    bits = (bits | bits >> 8) & 0x7F007F;
+    const std::uint32_t exponents = __vmaxu2(bits >> 3 & 0x0F000F, kFew * 0x10001);
+    // A group of zeros has none.
+    bound = __vmaxu2(bound, __vminu2(scales_of_both(first, second, i) + exponents, bits << 9));
+  }
+#pragma unroll
+  for (int lane = 1; lane < 4; lane *= 2) {
+    bound = __vmaxu2(bound, __shfl_xor_sync(0xffffffff, bound, lane));
+  }
+  first.largest = ::max(bound & 0xFFFF, kAll) - kAll;
+  second.largest = ::max(bound >> 16, kAll) - kAll;
+}
+
+/// NaN in RoPE if one of a token's scales is: so is then its score, and all that follows from it.
+__device__ __forceinline__ void take_nan(uint4& rope, const Scales584& scales) {
+  if (scales.largest() == kNanScale) rope.x = 0x7FFF7FFF;
+}
+
+/// Of two tokens, ratios of all groups, as two fp16 each.
+using Ratios584 = std::uint32_t[fp8_584::kGroups];
+
+/// The scale whose ratio has an exponent of 0 as fp16, of two tokens.
+__device__ __forceinline__ std::uint32_t zero_ratios(const UnitScales& first, const UnitScales& second) {
+  return ((second.unit() - UnitScales::kHalfBias) << 16) + (first.unit() - UnitScales::kHalfBias);
+}
+
+/// Where none is odd. Of scales below kLeast / 2^kSpread ratios are 0.
+__device__ __forceinline__ void find_ratios(Ratios584& ratios, const UnitScales& first,
+                                            const UnitScales& second) {
+  const std::uint32_t zero = zero_ratios(first, second);
+#pragma unroll
+  for (int i = 0; i < fp8_584::kGroups; ++i) {
+    ratios[i] = (__vmaxu2(scales_of_both(first, second, i), zero) - zero) << 10;
+  }
+}
+
+/// Of any tokens: up to 2^15, of which groups of zeros may have more, and down to fp16's subnormals.
+__device__ __forceinline__ void find_odd_ratios(Ratios584& ratios, const UnitScales& first,
+                                                const UnitScales& second) {
+  const std::uint32_t zero = zero_ratios(first, second);
+#pragma unroll
+  for (int i = 0; i < fp8_584::kGroups; ++i) {
+    const std::uint32_t scales = __vminu2(scales_of_both(first, second, i), zero + 30 * 0x10001);
+    const std::uint32_t normal = __vmaxu2(scales, zero + 0x10001);
+    const std::uint32_t missing = __vminu2(normal - scales, 14 * 0x10001);
+    ratios[i] = sm90::times((normal - zero) << 10, (UnitScales::kHalfBias * 0x10001 - missing) << 10);
+  }
+}
+
+}  // namespace flashlatent::fp8

@@ -1,0 +1,112 @@
+// index_topk() on CUDA: for as many query tokens as there is room for scores, one launch that scores and one
+// that chooses.
+#include "cuda/cuda_backend.h"
+#include "cuda/host/launch.h"
+#include "cuda/index_backend.h"
+#include "cuda/sm90/kernels/index_topk/loader.cuh"
+#include "cuda/sm90/kernels/index_topk/scorer.cuh"
+#include "cuda/sm90/kernels/index_topk/select.cuh"
+
+namespace flashlatent::cuda {
+
+namespace indexer {
+
+namespace {
+
+template <int kColumns, IndexFormat kFormat, bool kFp4Query>
+__global__ void __launch_bounds__(kThreads, 2)
+    score_kernel(const __grid_constant__ ScoreArguments arguments) {
+  extern __shared__ __align__(1024) std::uint8_t score_shared[];
+  const Layout<kFormat, kFp4Query> layout(arguments.shape);
+  auto& fixed = *reinterpret_cast<Fixed*>(score_shared + layout.fixed);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < stages_of(kFormat); ++i) {
+      ptx::init(fixed.full[i], kLoaderArrivals);
+      ptx::init(fixed.empty[i], kConsumers / 32);
+    }
+    ptx::publish_barriers();
+  }
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();          // the next launch may take its place in the queue
+  const Run run = run_of_cta(arguments, fixed.room);  // its barriers publish those above
+  if (threadIdx.x >= kConsumers) {
+    Loader<kFormat>(arguments, run, score_shared + layout.keys, fixed).load();
+  } else {
+    Scorer<kColumns, kFormat, kFp4Query>(arguments, score_shared, layout, fixed).score(run);
+  }
+}
+
+template <int kColumns, IndexFormat kFormat, bool kFp4Query>
+Status launch_scores(const ScoreArguments& arguments, int ctas, const Executor& executor) {
+  const Layout<kFormat, kFp4Query> layout(arguments.shape);
+  LaunchShape shape;
+  shape.blocks = ctas;
+  shape.threads = kThreads;
+  shape.shared_bytes = static_cast<std::size_t>(layout.bytes);
+  shape.overlaps_previous = true;
+  FLASHLATENT_RETURN_IF_ERROR(
+      (allow_shared_memory<score_kernel<kColumns, kFormat, kFp4Query>>(kMostShared, executor.device)));
+  return launch(score_kernel<kColumns, kFormat, kFp4Query>, shape, executor, arguments);
+}
+
+template <int kColumns, IndexFormat kFormat>
+Status launch_scores(const ScoreArguments& arguments, int ctas, const Executor& executor) {
+  return arguments.call.fp4_query ? launch_scores<kColumns, kFormat, true>(arguments, ctas, executor)
+                                  : launch_scores<kColumns, kFormat, false>(arguments, ctas, executor);
+}
+
+template <int kColumns>
+Status launch_scores(const ScoreArguments& arguments, int ctas, const Executor& executor) {
+  return arguments.call.format == IndexFormat::kFp8_132
+             ? launch_scores<kColumns, IndexFormat::kFp8_132>(arguments, ctas, executor)
+             : launch_scores<kColumns, IndexFormat::kMxfp4_68>(arguments, ctas, executor);
+}
+
+template <int kThreads>
+Status launch_selection(const SelectArguments& arguments, int rows, const Executor& executor) {
+  LaunchShape shape;
+  shape.blocks = rows;
+  shape.threads = kThreads;
+  shape.shared_bytes = sizeof(SelectShared<kThreads>);
+  shape.overlaps_previous = true;
+  FLASHLATENT_RETURN_IF_ERROR(
+      allow_shared_memory<select_kernel<kThreads>>(shape.shared_bytes, executor.device));
+  return launch(select_kernel<kThreads>, shape, executor, arguments);
+}
+
+}  // namespace
+
+}  // namespace indexer
+
+Result<std::size_t> index_topk_workspace_bytes(const IndexCall& call, const Executor& /*executor*/) {
+  return static_cast<std::size_t>(indexer::wave_rows(call) * indexer::score_stride(call) * 4);
+}
+
+Status index_topk(const IndexCall& call, Memory workspace, const Executor& executor) {
+  using namespace indexer;
+  DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  FLASHLATENT_ASSIGN_OR_RETURN(const int processors, multiprocessors(executor.device));
+  auto* scores = static_cast<std::uint32_t*>(workspace.data);
+  const Shape shape = shape_of(call);
+  const std::int64_t wave = wave_rows(call);
+  for (std::int64_t first = 0; first < call.rows(); first += wave) {
+    const int rows = static_cast<int>(std::min(wave, call.rows() - first));
+    const ScoreArguments arguments{call,
+                                   shape,
+                                   scores,
+                                   score_stride(call),
+                                   static_cast<int>(first),
+                                   rows,
+                                   static_cast<int>(groups_of(call, shape))};
+    FLASHLATENT_RETURN_IF_ERROR(shape.head_columns == 32
+                                    ? launch_scores<32>(arguments, 2 * processors, executor)
+                                    : launch_scores<64>(arguments, 2 * processors, executor));
+    const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first)};
+    FLASHLATENT_RETURN_IF_ERROR(rows <= 2 * processors ? launch_selection<1024>(select, rows, executor)
+                                                       : launch_selection<256>(select, rows, executor));
+  }
+  return {};
+}
+
+}  // namespace flashlatent::cuda

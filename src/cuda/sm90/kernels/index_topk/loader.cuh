@@ -1,0 +1,129 @@
+// The warp that brings keys to shared memory. Keys that follow one another in a page are one bulk copy.
+#pragma once
+
+#include "cuda/sm90/kernels/index_topk/smem_layout.cuh"
+#include "cuda/sm90/kernels/index_topk/walk.cuh"
+#include "cuda/sm90/ptx/copy.cuh"
+
+namespace flashlatent::cuda::indexer {
+
+/// Arrivals at a full barrier: each lane's, when its scales have landed, and one for what is stored plainly.
+inline constexpr int kLoaderArrivals = 33;
+
+/// A lane's key of 32. The page number is looked at only where it is used, two tiles after it was asked for,
+/// so that nothing waits for it.
+struct KeyPlace {
+  int page = -1;
+  int offset = 0;
+};
+
+__device__ __forceinline__ KeyPlace find_key(const IndexCall& call, const Group& group, int place, int most) {
+  std::int64_t position = place;
+  if (call.candidates > 0) {
+    if (place >= call.span) return {};
+    position = call.position(call.blocks.at(group.request, group.token), place);
+  }
+  if (position < 0 || position >= most) return {};
+  const auto at = static_cast<unsigned>(position), size = static_cast<unsigned>(call.page_size);
+  return {call.block_table[group.request * call.table_stride + at / size], static_cast<int>(at % size)};
+}
+
+/// What the group's query tokens see at most.
+__device__ __forceinline__ int most_seen(const IndexCall& call, const Group& group) {
+  int most = 0;
+  for (int i = 0; i < group.rows; ++i) most = max(most, visible(call, group, i));
+  return most;
+}
+
+template <IndexFormat kFormat>
+class Loader {
+ public:
+  __device__ __forceinline__ Loader(const ScoreArguments& arguments, const Run& run, std::uint8_t* ring,
+                                    Fixed& fixed)
+      : call_(arguments.call), ring_(ring), fixed_(fixed), ahead_(arguments, run), tiles_(run.tiles) {}
+
+  __device__ __forceinline__ void load() {
+    KeyPlace even[kParts], odd[kParts];
+    find(even);
+    find(odd);
+    for (int n = 0; n < tiles_; n += 2) {
+      copy(n, even);
+      find(even);
+      if (n + 1 == tiles_) break;
+      copy(n + 1, odd);
+      find(odd);
+    }
+    ptx::copy_commit();
+    ptx::copy_wait<0>();
+  }
+
+ private:
+  static constexpr int kBytes = index_keys::data_bytes(kFormat), kParts = kTile / 32,
+                       kStages = stages_of(kFormat);
+
+  /// Asks for the pages of the next tile, if there is one.
+  __device__ __forceinline__ void find(KeyPlace (&keys)[kParts]) {
+    if (ahead_.done()) return;
+    if (ahead_.number() != last_group_) {
+      last_group_ = ahead_.number();
+      most_ = most_seen(call_, ahead_.group());
+    }
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      keys[i] = find_key(call_, ahead_.group(), ahead_.first_place() + i * 32 + lane_, most_);
+    }
+    ahead_.next();
+  }
+
+  __device__ __forceinline__ void copy(int n, const KeyPlace (&keys)[kParts]) {
+    const int stage = n % kStages;
+    if (n >= kStages) ptx::wait(fixed_.empty[stage], (n / kStages - 1) & 1);
+    std::uint32_t exists[kParts];
+    int count = 0;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      exists[i] = __ballot_sync(0xFFFFFFFF, keys[i].page >= 0 && keys[i].page < call_.pages);
+      count += __popc(exists[i]);
+    }
+    if (lane_ == 0) {
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) fixed_.exists[stage][i] = exists[i];
+      ptx::expect(fixed_.full[stage], count * kBytes);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) copy_32(stage, i, keys[i], exists[i]);
+    __syncwarp();
+    ptx::copy_arrive(fixed_.full[stage]);
+    if (lane_ == 0) ptx::arrive(fixed_.full[stage]);
+  }
+
+  __device__ __forceinline__ void copy_32(int stage, int part, const KeyPlace& mine, std::uint32_t exists) {
+    const bool there = (exists >> lane_ & 1) != 0;
+    const int before_page = __shfl_up_sync(0xFFFFFFFF, mine.page, 1);
+    const int before_offset = __shfl_up_sync(0xFFFFFFFF, mine.offset, 1);
+    const bool goes_on = there && lane_ > 0 && before_page == mine.page && before_offset + 1 == mine.offset;
+    const std::uint32_t ends = ~__ballot_sync(0xFFFFFFFF, goes_on);
+    if (!there) return;
+    const std::uint8_t* page = call_.index_cache + mine.page * call_.page_stride;
+    const int key = part * 32 + lane_;
+    ptx::copy_4_bytes(ptx::shared_address(&fixed_.scales[stage][key]),
+                      page + index_keys::scale_offset(kFormat, call_.page_size, mine.offset));
+    if (goes_on) return;
+    const std::uint32_t later = lane_ == 31 ? 0 : ends >> (lane_ + 1);
+    const int run_length = later == 0 ? 32 - lane_ : __ffs(static_cast<int>(later));
+    ptx::copy_bytes(ring_ + (stage * kTile + key) * kBytes,
+                    page + index_keys::data_offset(kFormat, mine.offset), run_length * kBytes,
+                    fixed_.full[stage]);
+  }
+
+  const IndexCall& call_;
+  std::uint8_t* ring_;
+  Fixed& fixed_;
+  Walk ahead_;
+  const int tiles_;
+  const int lane_ = threadIdx.x % 32;
+  int last_group_ = -1, most_ = 0;
+};
+
+}  // namespace flashlatent::cuda::indexer

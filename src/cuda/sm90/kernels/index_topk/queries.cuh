@@ -1,0 +1,146 @@
+// A group's queries in shared memory, as the B operand of wgmma, and its weights.
+//
+// A thread of a fragment holds bytes 4 c to 4 c + 3 and 16 + 4 c to 16 + 4 c + 3 of each 32 columns of a key
+// (c = lane % 4). It reads bytes 8 c to 8 c + 7 instead, of e2m1 four bytes, at once. So the columns of a
+// query are permuted in the same way: word w (four columns) of 32 columns lies at word w % 2 * 4 + w / 2.
+#pragma once
+
+#include "cuda/sm90/kernels/index_topk/smem_layout.cuh"
+#include "cuda/sm90/kernels/index_topk/walk.cuh"
+#include "cuda/sm90/ptx/permute.cuh"
+
+namespace flashlatent::cuda::indexer {
+
+/// Eight e2m1, times a power of two, as e4m3: element 0 is in the lowest nibble, and in `low`'s lowest byte.
+struct Expanded {
+  std::uint32_t low, high;
+};
+/// `exponent`: -5 to 6, with which all products are normal e4m3 numbers, so exact.
+inline constexpr int kLeastExponent = -5, kMostExponent = 6;
+__device__ __forceinline__ Expanded expand_e2m1(std::uint32_t nibbles, int exponent) {
+  // e4m3 of 0, 0.5, 1, 1.5 and of 2, 3, 4, 6; a step of the exponent adds 8 to each but 0.
+  const std::uint32_t small = 0x3C383000 + static_cast<std::uint32_t>(exponent) * 0x08080800;
+  const std::uint32_t large = 0x4C484440 + static_cast<std::uint32_t>(exponent) * 0x08080808;
+  constexpr std::uint32_t kSigns = 0x80808080;
+  const std::uint32_t magnitudes = nibbles & 0x77777777, shifted = nibbles << 4;
+  // Selectors with their upper bit set repeat the sign of a byte.
+  return {
+      ptx::permute_bytes(small, large, magnitudes) | (ptx::permute_bytes(shifted, nibbles, 0xD9C8) & kSigns),
+      ptx::permute_bytes(small, large, magnitudes >> 16) |
+          (ptx::permute_bytes(shifted, nibbles, 0xFBEA) & kSigns)};
+}
+
+__device__ __forceinline__ float ue8m0(std::uint32_t byte) {
+  return byte == 0xFF ? __int_as_float(0x7FC00000) : __int_as_float(byte == 0 ? 0x00400000 : byte << 23);
+}
+/// What numbers whose largest scale, `base`, was taken as 2^kMostExponent are to be multiplied by.
+__device__ __forceinline__ float scale_of_base(int base) {
+  const int exponent = base - kMostExponent;
+  return __int_as_float(exponent > 0 ? exponent << 23 : 0x00400000 >> -exponent);
+}
+
+/// The four ue8m0 scales of 128 elements.
+struct Scales {
+  int each[index_keys::kGroups];
+
+  __device__ __forceinline__ explicit Scales(std::uint32_t bytes) {
+#pragma unroll
+    for (int i = 0; i < index_keys::kGroups; ++i) each[i] = static_cast<int>(bytes >> 8 * i & 0xFF);
+  }
+  __device__ __forceinline__ int largest() const {
+    return max(max(each[0], each[1]), max(each[2], each[3]));
+  }
+  __device__ __forceinline__ int least() const {
+    return min(min(each[0], each[1]), min(each[2], each[3]));
+  }
+  /// Can all be expressed by exponents of e4m3, with the largest as 2^kMostExponent?
+  __device__ __forceinline__ bool near() const {
+    return largest() - least() <= kMostExponent - kLeastExponent;
+  }
+};
+
+/// Four columns of a head from word `w` on, of e2m1 times 2^exponent. Addresses may be odd.
+__device__ __forceinline__ std::uint32_t query_word(const std::uint8_t* head, int w, bool fp4, int exponent) {
+  if (!fp4) {
+    const std::uint8_t* bytes = head + 4 * w;
+    if (reinterpret_cast<std::uintptr_t>(bytes) % 4 == 0)
+      return *reinterpret_cast<const std::uint32_t*>(bytes);
+    return bytes[0] | bytes[1] << 8 | bytes[2] << 16 | std::uint32_t{bytes[3]} << 24;
+  }
+  const std::uint8_t* bytes = head + 2 * w;
+  return expand_e2m1(bytes[0] | bytes[1] << 8, exponent).low;
+}
+
+__device__ __forceinline__ Scales query_scales(const IndexCall& call, const Group& group, int row, int head) {
+  const std::uint8_t* bytes = call.q_scale.at(group.request, group.token + row) + head * call.q_scale.inner;
+  return Scales(bytes[0] | bytes[1] << 8 | bytes[2] << 16 | std::uint32_t{bytes[3]} << 24);
+}
+
+/// `thread` of kConsumers; a barrier of them must stand before and behind.
+///
+/// Scales of e2m1 queries become exponents of their elements and factors of weights. A query token with a
+/// head whose scales lie too far apart is `apart`: its elements are without scales, which become `factors`.
+template <bool kFp4Query>
+__device__ void load_queries(const ScoreArguments& arguments, const Group& group, int thread,
+                             std::uint8_t* queries, float* weights, float* factors, Fixed& fixed) {
+  const IndexCall& call = arguments.call;
+  const int heads = arguments.shape.heads(), all = group.rows * heads;
+  if constexpr (kFp4Query) {
+    if (thread < kMostGroupRows) fixed.apart[thread] = 0;
+    ptx::named_sync(1, kConsumers);
+    for (int i = thread; i < all; i += kConsumers) {
+      const int head = i % heads, row = i / heads;
+      if (head < call.heads && !query_scales(call, group, row, head).near()) fixed.apart[row] = 1;
+    }
+    ptx::named_sync(1, kConsumers);
+  }
+  for (int i = thread; i < all * 32; i += kConsumers) {
+    const int word = i % 32, head = i / 32 % heads, row = i / 32 / heads;
+    std::uint32_t value = 0;
+    if (head < call.heads) {
+      int exponent = 0;
+      if (kFp4Query && fixed.apart[row] == 0) {
+        const Scales scales = query_scales(call, group, row, head);
+        exponent = (word < 16 ? (word < 8 ? scales.each[0] : scales.each[1])
+                              : (word < 24 ? scales.each[2] : scales.each[3])) -
+                   scales.largest() + kMostExponent;
+      }
+      value = query_word(call.q.at(group.request, group.token + row) + head * call.q.inner, word, kFp4Query,
+                         exponent);
+    }
+    const int unit = word / 8 * 2 + word % 2, within = word % 8 / 2;
+    auto* to = queries + (row * heads + head) * index_keys::kDim + ((unit ^ (head & 7)) * 16 + within * 4);
+    *reinterpret_cast<std::uint32_t*>(to) = value;
+  }
+  for (int i = thread; i < all; i += kConsumers) {
+    const int head = i % heads, row = i / heads;
+    float weight = 0;
+    if (head < call.heads) {
+      weight = call.weights.at(group.request, group.token + row)[head];
+      if (kFp4Query && fixed.apart[row] == 0) {
+        const int base = query_scales(call, group, row, head).largest();
+        weight *= base == 0xFF ? ue8m0(0xFF) : scale_of_base(base);
+      }
+    }
+    weights[i] = weight;
+  }
+  if constexpr (kFp4Query) {
+    // (row, chunk of heads, 32 columns, head of the chunk)
+    const int columns = arguments.shape.head_columns;
+    for (int i = thread; i < all * index_keys::kGroups; i += kConsumers) {
+      const int part = i % index_keys::kGroups, head = i / index_keys::kGroups % heads;
+      const int row = i / index_keys::kGroups / heads;
+      if (fixed.apart[row] == 0) continue;
+      float factor = 0;
+      if (head < call.heads) {
+        factor = ue8m0((call.q_scale.at(group.request, group.token + row) + head * call.q_scale.inner)[part]);
+      }
+      const int chunk = head / columns;
+      factors[((row * arguments.shape.head_chunks + chunk) * index_keys::kGroups + part) * columns +
+              head % columns] = factor;
+    }
+  }
+  if (thread < group.rows) fixed.seen[thread] = visible(call, group, thread);
+}
+
+}  // namespace flashlatent::cuda::indexer

@@ -1,0 +1,42 @@
+// Shared memory of a scoring CTA. Sizes depend on the group, so places are computed once.
+#pragma once
+
+#include "cuda/sm90/kernels/index_topk/config.h"
+#include "cuda/sm90/ptx/barrier.cuh"
+
+namespace flashlatent::cuda::indexer {
+
+/// What does not depend on the group.
+struct Fixed {
+  ptx::Barrier full[kMostStages], empty[kMostStages];
+  std::uint32_t exists[kMostStages][kTile / 32];  ///< A bit a key.
+  std::uint32_t scales[kMostStages][kTile];       ///< fp32, or 4 x ue8m0.
+  int seen[kMostGroupRows];                       ///< What each query token sees.
+  int apart[kMostGroupRows];                      ///< Of e2m1 queries: has it scales that are too far apart?
+  int room[kThreads + 4];
+};
+
+template <IndexFormat kFormat, bool kFp4Query>
+struct Layout {
+  static constexpr int kRing = stages_of(kFormat) * kTile * index_keys::data_bytes(kFormat);
+
+  /// From the begin, which is aligned to 1,024 bytes: queries (tiles of head_columns rows of 128 bytes),
+  /// keys, Fixed, weights, factors of queries.
+  int keys, fixed, weights, factors, bytes;
+
+  FLASHLATENT_FP8_FUNCTION explicit Layout(const Shape& shape) {
+    const int heads = shape.group_rows * shape.heads();
+    keys = heads * index_keys::kDim;
+    fixed = keys + kRing;
+    weights = fixed + static_cast<int>(sizeof(Fixed));
+    factors = weights + heads * 4;
+    bytes = factors + (kFp4Query ? heads * 4 * index_keys::kGroups : 0);
+  }
+};
+// The largest groups: 64 heads each, or half as many of 128.
+static_assert(kMostGroupRows * 64 * (128 + 4 + 16) + Layout<IndexFormat::kFp8_132, true>::kRing +
+                  sizeof(Fixed) <=
+              kMostShared);
+static_assert(Layout<IndexFormat::kMxfp4_68, true>::kRing <= Layout<IndexFormat::kFp8_132, true>::kRing);
+
+}  // namespace flashlatent::cuda::indexer

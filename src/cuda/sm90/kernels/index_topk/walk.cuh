@@ -1,0 +1,157 @@
+// Which tiles of keys a CTA scores: the tiles of all groups lie on a line, of which each CTA has an equal
+// run.
+#pragma once
+
+#include "cuda/sm90/kernels/index_topk/config.h"
+
+namespace flashlatent::cuda::indexer {
+
+struct ScoreArguments {
+  IndexCall call;
+  Shape shape;
+  std::uint32_t* scores;  ///< Of query token first_row on, score_stride apart; sortable numbers.
+  std::int64_t score_stride;
+  int first_row, rows;  ///< Query tokens of this launch.
+  int groups;
+};
+
+/// Query tokens of one request that a CTA works on together.
+struct Group {
+  int request = 0;
+  int rows = 0;   ///< 0: no group has this number.
+  int own = 0;    ///< Number of the first one in its request.
+  int count = 0;  ///< Query tokens of the request.
+  int token = 0;  ///< What OverTokens::at() takes for the first one.
+  int row = 0;    ///< Its number in the call.
+};
+
+/// The group's part in this launch.
+__device__ __forceinline__ Group group_of(const ScoreArguments& arguments, int number) {
+  const IndexCall& call = arguments.call;
+  const int size = arguments.shape.group_rows;
+  Group group;
+  if (!call.ragged) {
+    const int each = (call.tokens - 1) / size + 1;
+    group.request = number / each;
+    group.own = number % each * size;
+    group.count = call.tokens;
+    group.token = group.own;
+    group.row = group.request * call.tokens + group.own;
+  } else {
+    int low = 0, high = call.batch;  // the last request whose groups begin at `number` or before
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (call.cu_seqlens_q[middle * call.cu_stride] / size + middle <= number) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    if (call.batch == 0) return group;
+    const int begin = call.cu_seqlens_q[low * call.cu_stride];
+    group.request = low;
+    group.own = (number - (begin / size + low)) * size;
+    group.count = call.cu_seqlens_q[(low + 1) * call.cu_stride] - begin;
+    group.token = group.row = begin + group.own;
+  }
+  const int before = max(arguments.first_row - group.row, 0);
+  const int end = min(min(group.count - group.own, size), arguments.first_row + arguments.rows - group.row);
+  group.rows = group.own < 0 ? 0 : max(end - before, 0);
+  group.own += before;
+  group.token += before;
+  group.row += before;
+  return group;
+}
+
+/// What query token `i` of a group sees.
+__device__ __forceinline__ int visible(const IndexCall& call, const Group& group, int i) {
+  return call.visible(group.request, group.token + i, group.own + i, group.count);
+}
+
+/// Tiles of the keys that any of the group's query tokens sees.
+__device__ __forceinline__ int tiles_of(const IndexCall& call, const Group& group) {
+  if (group.rows == 0) return 0;
+  int places = 0;
+  if (call.candidates > 0) {
+    places = call.span;
+  } else if (!call.lengths_per_token) {
+    places = visible(call, group, group.rows - 1);  // the last one sees the most
+  } else {
+    for (int i = 0; i < group.rows; ++i) places = max(places, visible(call, group, i));
+  }
+  return (places + kTile - 1) / kTile;
+}
+
+/// Where a CTA begins, and how many tiles it has.
+struct Run {
+  int group, tile, tiles;
+};
+
+/// All threads of the CTA call it. `room`: an int for each thread, and four more.
+__device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
+  const int thread = threadIdx.x, each = (arguments.groups + kThreads - 1) / kThreads;
+  const int first = min(thread * each, arguments.groups), last = min(first + each, arguments.groups);
+  int sum = 0;
+  for (int i = first; i < last; ++i) sum += tiles_of(arguments.call, group_of(arguments, i));
+  // An inclusive prefix sum: in warps, then over warps.
+  int inclusive = sum;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xFFFFFFFF, inclusive, step);
+    if (thread % 32 >= step) inclusive += other;
+  }
+  if (thread % 32 == 31) room[thread / 32] = inclusive;
+  int* found = room + kThreads;
+  if (thread == 0) found[0] = found[1] = found[2] = 0;
+  __syncthreads();
+  int before = inclusive - sum, total = 0;
+  for (int warp = 0; warp < kThreads / 32; ++warp) {
+    if (warp < thread / 32) before += room[warp];
+    total += room[warp];
+  }
+  const int begin = static_cast<int>(std::int64_t{total} * blockIdx.x / gridDim.x);
+  const int end = static_cast<int>(std::int64_t{total} * (blockIdx.x + 1) / gridDim.x);
+  if (begin < end && begin >= before && begin < before + sum) {
+    int group = first, tile = begin - before;
+    for (int tiles; tile >= (tiles = tiles_of(arguments.call, group_of(arguments, group))); ++group)
+      tile -= tiles;
+    found[0] = group;
+    found[1] = tile;
+    found[2] = end - begin;
+  }
+  __syncthreads();
+  return {found[0], found[1], found[2]};
+}
+
+/// Steps through a run, tile by tile.
+class Walk {
+ public:
+  __device__ __forceinline__ Walk(const ScoreArguments& arguments, const Run& run)
+      : arguments_(arguments), number_(run.group), tile_(run.tile), left_(run.tiles) {
+    if (left_ > 0) enter();
+  }
+  __device__ __forceinline__ bool done() const { return left_ == 0; }
+  __device__ __forceinline__ const Group& group() const { return group_; }
+  __device__ __forceinline__ int number() const { return number_; }
+  __device__ __forceinline__ int first_place() const { return tile_ * kTile; }
+  __device__ __forceinline__ void next() {
+    if (--left_ == 0 || ++tile_ < tiles_) return;
+    tile_ = 0;
+    do {
+      ++number_;
+      enter();
+    } while (tiles_ == 0);
+  }
+
+ private:
+  __device__ __forceinline__ void enter() {
+    group_ = group_of(arguments_, number_);
+    tiles_ = tiles_of(arguments_.call, group_);
+  }
+
+  const ScoreArguments& arguments_;
+  Group group_;
+  int number_, tile_, left_, tiles_ = 0;
+};
+
+}  // namespace flashlatent::cuda::indexer

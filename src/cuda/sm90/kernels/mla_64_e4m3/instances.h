@@ -1,0 +1,13 @@
+// The compiled shapes of the kernel with e4m3 products, as rows of data.
+#pragma once
+
+#include "cuda/host/dense_instance.h"
+#include "cuda/sm90/kernels/mla_64_e4m3/keys.h"
+
+namespace flashlatent::mla_64_e4m3 {
+
+using Instances = std::array<cuda::DenseInstance, kKeys.size()>;
+
+extern const Instances kInstances;
+
+}  // namespace flashlatent::mla_64_e4m3

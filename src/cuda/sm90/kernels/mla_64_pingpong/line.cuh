@@ -1,0 +1,154 @@
+// Parts that are stretches of the line of requests, or whole ones: the segments of a CTA, one after another.
+// The loader tells of them.
+#pragma once
+
+#include "cuda/sm90/kernels/mla_64_pingpong/warpgroup.cuh"
+#include "cuda/sm90/load/kv_loader.cuh"
+#include "cuda/sm90/merge/epilogue.cuh"
+#include "cuda/sm90/merge/merge_step.cuh"
+#include "cuda/sm90/walk/listed_items.cuh"
+
+namespace flashlatent::mla_64_pingpong {
+
+// Most rows have two parts: by twos fp16, whose pieces are twice as many, takes 1.2 % less than by fours,
+// which spills more registers.
+template <class Config>
+using MergeStep = sm90::MergeStep<typename Config::Element, Config::kComputeThreads, sm90::kTileRows,
+                                  Config::kVDim, 2, 9, Config::kTokens>;
+
+template <class Config>
+class LineWarpgroup : public Warpgroup<Config> {
+  using Base = Warpgroup<Config>;
+  using Base::args_, Base::base_, Base::cache_scale_, Base::fragment_, Base::kUnits, Base::me_, Base::o_;
+
+ public:
+  using Base::Base;
+
+  /// Writes the segment's result.
+  __device__ __forceinline__ void finish(const sm90::Work& work) {
+    if constexpr (Config::kTurns) return finish_whole(work);
+    const sm90::RowPair sink = sinks(work);
+    const auto& row_sum = this->add_up_rows(work);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = fragment_.row + 8 * half;
+      const float sum = kUnits && work.blocks() == 0 ? 0.0F : row_sum[0][row] + row_sum[1][row];
+      sm90::RowScale scale = sm90::finish_row(half ? base_.high : base_.low, sum);
+      scale.factor *= cache_scale_;
+      const std::int64_t slot = this->slot_of(work);
+      const int column = me_ * Config::kHalfDim + fragment_.column;
+      const bool writes_lse = column == 0;
+      if (Config::kWritesOutput && work.segment.partial < 0) {
+        sm90::write_output<typename Config::Element>(o_, row, half, scale, half ? sink.high : sink.low, args_,
+                                                     work.tile, column, writes_lse);
+      } else {
+        sm90::write_partial<typename Config::Stored>(o_, slot * 64 + row, row < work.tile.rows, half, scale,
+                                                     args_.partial, Config::kVDim, column, writes_lse);
+      }
+    }
+  }
+
+ private:
+  /// The sinks of this thread's rows, if they are written out: asked for before both warpgroups meet.
+  __device__ __forceinline__ sm90::RowPair sinks(const sm90::Work& work) const {
+    if (!Config::kWritesOutput || work.segment.partial >= 0) return {0, 0};
+    const auto of = [&](int row) {
+      return row < work.tile.rows ? sm90::sink_of(args_.output, work.tile.head(args_.query, row)) : 0.0F;
+    };
+    return {of(fragment_.row), of(fragment_.row + 8)};
+  }
+
+  /// Writes the output of a whole item, with its rows' largest scores.
+  __device__ __forceinline__ void finish_whole(const sm90::Work& work) {
+    const sm90::RowPair sink = sinks(work);
+    const auto& sums = this->add_up_rows(work);
+    const auto& maxima = this->shared_.row_sums.maxima;
+    const int low = fragment_.row, high = low + 8;
+    const sm90::RowPair sum{sums[0][low] + sums[1][low], sums[0][high] + sums[1][high]};
+    const sm90::RowPair max{fmaxf(maxima[0][low].get(), maxima[1][low].get()),
+                            fmaxf(maxima[0][high].get(), maxima[1][high].get())};
+    this->meet();  // the next item's may be written
+    const int column = me_ * Config::kHalfDim + fragment_.column;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = half ? high : low;
+      sm90::RowScale scale = sm90::finish_row(half ? base_.high : base_.low, half ? sum.high : sum.low);
+      scale.factor *= cache_scale_;
+      if (column == 0 && row < work.tile.rows) {
+        sm90::write_max_logit(args_.max_logits, work.tile, work.tile.head(args_.query, row),
+                              half ? max.high : max.low, scale.lse);
+      }
+      sm90::write_output<typename Config::Element>(o_, row, half, scale, half ? sink.high : sink.low, args_,
+                                                   work.tile, column, column == 0);
+    }
+  }
+};
+
+/// All segments. How a warpgroup finishes one is a matter of its class: a team's CTA has but one.
+template <class Warpgroup, class Config>
+__device__ __forceinline__ void compute(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
+                                        const sm90::QueryMaps& query_maps, int me) {
+  sm90::wait_for_launch_before();
+  if constexpr (Config::kMerges) {
+    if (args.merge_state != nullptr && threadIdx.x >= Config::kComputeThreads - 32) {
+      MergeStep<Config>::begin(args, shared.merge);
+    }
+  }
+  Warpgroup warpgroup(shared, args, query_maps, me);
+  sm90::WorkPosition position(shared.work);
+  if (threadIdx.x < 32) warpgroup.request_query(position.get());
+  for (; !position.get().is_end(); position.next()) {
+    const sm90::Work& work = position.get();
+    warpgroup.attend(work);
+    if (threadIdx.x < 32) warpgroup.request_query(position.ahead().get());
+    warpgroup.finish(work);
+  }
+}
+
+/// Loads all segments of a walk (walk/listed_items.cuh) that begins at `first`.
+template <class Items, class Config, class First, class Tell>
+__device__ __forceinline__ void load_items(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
+                                           const CUtensorMap& map, int thread, const First& first,
+                                           Tell tell) {
+  Items items(shared.items.of_warp[thread / 32], args);
+  typename Config::Loader loader(args.cache, map, thread, shared.loader);
+  Pipe<Config> pipe(shared.kv, shared.state);
+  items.begin(first, tell, [&](const sm90::ListedRange& range) { loader.look_ahead(range); });
+  while (!items.get().is_end()) {
+    const sm90::ListedRange range = items.range();  // of this segment, when the next one is there
+    loader.load(pipe, range, [&] {
+      items.next();
+      if (!items.get().is_end()) loader.look_ahead(items.range());
+    });
+    if (!items.get().is_end()) tell(items.get());
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
+                                     const CUtensorMap& map) {
+  using Loader = typename Config::Loader;
+  const int thread = threadIdx.x - Config::kComputeThreads;
+  const sm90::PartPlace<Config::kTeam, Config::kTurns> place(args);
+  sm90::wait_for_launch_before();
+  if (thread >= Loader::threads(args.cache)) return;
+  sm90::WorkPosition position(shared.work);
+  auto tell = [&](const sm90::Work& work) {
+    if (thread == 0) position.put(work);
+  };
+  if constexpr (Config::kWarpsWalk && Config::kTurns) {
+    sm90::Part<false, true, true> part(args);
+    load_items<sm90::ItemsInTurn>(shared, args, map, thread, part.find(), tell);
+  } else if constexpr (Config::kWarpsWalk) {
+    load_items<sm90::PlannedItems>(shared, args, map, thread, place, tell);
+  } else {
+    sm90::load_segments<Config::kTeam>(
+        args, Loader(args.cache, map, thread, shared.loader), Pipe<Config>(shared.kv, shared.state), place,
+        [] {}, tell);
+  }
+  sm90::Work end;
+  end.segment.request = -1;
+  tell(end);
+}
+
+}  // namespace flashlatent::mla_64_pingpong

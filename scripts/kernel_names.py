@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-_FILE = pathlib.Path(__file__).resolve().parent.parent / "src/dispatch/former_names.h"
+_FILE = pathlib.Path(__file__).resolve().parent.parent / "src/kernel/former_names.h"
 _NOW = dict(re.findall(r'\{"(\w+)", "(\w+)"\}', _FILE.read_text()))
 
 

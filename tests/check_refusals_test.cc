@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "dispatch/kernel_table.h"
+#include "choose/cutters.h"
 #include "dispatch/select.h"
 #include "dispatch/sparse_prefill.h"
 #include "tools/check_cases.h"
@@ -51,8 +51,9 @@ INSTANTIATE_TEST_SUITE_P(Suites, Refusals, ::testing::Values("small", "quick", "
 TEST_P(Refusals, AreThoseOfTheTable) {
   for (Backend backend : {Backend::kCpu, Backend::kCuda}) {
     std::vector<std::string> names;
-    for (const DecodeKernel& kernel : decode_kernels()) {
-      if (kernel.backend == backend) names.emplace_back(kernel.name);
+    for (const choose::Cutter* cutter : choose::cutters()) {
+      const DecodeKernel& kernel = cutter->kernel;
+      if (kernel.backend() == backend) names.emplace_back(kernel.name);
     }
     names.emplace_back();  // the library picks
     for (const std::string& name : names) {

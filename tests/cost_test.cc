@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "choose/cutters.h"
 #include "core/token_bytes.h"
 #include "cost/device.h"
 #include "cost/model.h"
 #include "cost/packing.h"
-#include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
 
 namespace flashlatent {
@@ -50,7 +50,7 @@ TEST(CostTable, IsOfKernelsThatThereAre) {
   for (const Row& row : cost::rows::kH200) {
     if (row.kernel == Kernel::kLatent || row.kernel == Kernel::kPlan) continue;
     bool known = false;
-    for (const DecodeKernel& kernel : decode_kernels()) known |= name_of(row) == kernel.name;
+    for (const choose::Cutter* cutter : choose::cutters()) known |= name_of(row) == cutter->kernel.name;
     EXPECT_TRUE(known) << name_of(row);
   }
 }

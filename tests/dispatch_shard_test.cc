@@ -1,7 +1,7 @@
 // Few requests whose contexts ranks share, by mla_64_pingpong. No device is asked.
 #include <gtest/gtest.h>
 
-#include "cuda/sm90/kernels/mla_64_pingpong/choice.h"
+#include "cuda/sm90/kernels/mla_64_pingpong/takes.h"
 #include "pingpong_plan.h"
 
 namespace flashlatent {

@@ -4,17 +4,17 @@
 #include <algorithm>
 #include <string>
 
-#include "dispatch/kernel_table.h"
+#include "choose/cutters.h"
 #include "dispatch/select.h"
 
 namespace flashlatent {
 namespace {
 
 const DecodeKernel* kernel_of(const std::string& name) {
-  const auto kernels = decode_kernels();
-  const auto found =
-      std::find_if(kernels.begin(), kernels.end(), [&](const DecodeKernel& k) { return k.name == name; });
-  return found == kernels.end() ? nullptr : &*found;
+  for (const choose::Cutter* cutter : choose::cutters()) {
+    if (cutter->kernel.name == name) return &cutter->kernel;
+  }
+  return nullptr;
 }
 
 /// A call of two query tokens, whose tensors `change` may change.
@@ -106,7 +106,8 @@ TEST(Substitute, PingpongRunsWhereRolesCannot) {
 }
 
 TEST(Substitute, OthersHaveNone) {
-  for (const DecodeKernel& kernel : decode_kernels()) {
+  for (const choose::Cutter* cutter : choose::cutters()) {
+    const DecodeKernel& kernel = cutter->kernel;
     EXPECT_EQ(kernel.substitute != nullptr, kernel.name == std::string("mla_64_roles")) << kernel.name;
   }
 }

@@ -8,9 +8,9 @@
 #include <iterator>
 #include <numeric>
 
-#include "dispatch/former_names.h"
-#include "dispatch/kernel_table.h"
+#include "choose/cutters.h"
 #include "dispatch/select.h"
+#include "kernel/former_names.h"
 #include "plan/host_plan.h"
 
 namespace flashlatent {
@@ -144,11 +144,12 @@ TEST(Dispatch, TheCheapestIsPickedAndOfEqualsTheFirst) {
 
 // A kernel that 0.1 had under another name is still found by that one.
 TEST(Dispatch, KernelsAnswerToTheirFormerNames) {
-  for (const DecodeKernel& kernel : decode_kernels()) {
+  for (const choose::Cutter* cutter : choose::cutters()) {
+    const DecodeKernel& kernel = cutter->kernel;
     EXPECT_EQ(current_name(kernel.name), kernel.name) << "is the former name of another";
     const auto has_former = [&](const FormerName& row) { return row.now == kernel.name; };
     EXPECT_LE(std::count_if(std::begin(kFormerNames), std::end(kFormerNames), has_former),
-              kernel.backend == Backend::kCuda ? 1 : 0)
+              kernel.backend() == Backend::kCuda ? 1 : 0)
         << kernel.name;
   }
   for (const FormerName& row : kFormerNames) {
@@ -693,14 +694,15 @@ TEST(Dispatch, PagesOfAnySizeAreReckonedAlike) {
 // A build without CUDA chooses among its kernels, and has none to run.
 TEST(Dispatch, KernelsOfCudaCanBeChosenInEveryBuild) {
   int of_cuda = 0;
-  for (const DecodeKernel& kernel : decode_kernels()) {
-    const bool runs = kernel.backend == Backend::kCpu || FLASHLATENT_WITH_CUDA;
+  for (const choose::Cutter* cutter : choose::cutters()) {
+    const DecodeKernel& kernel = cutter->kernel;
+    const bool runs = kernel.backend() == Backend::kCpu || FLASHLATENT_WITH_CUDA;
     EXPECT_EQ(kernel.launch != nullptr, runs) << kernel.name;
     const std::vector<KernelInfo> list = kernels();
     EXPECT_EQ(std::count_if(list.begin(), list.end(), [&](const auto& k) { return k.name == kernel.name; }),
               runs ? 1 : 0)
         << kernel.name;
-    of_cuda += kernel.backend == Backend::kCuda ? 1 : 0;
+    of_cuda += kernel.backend() == Backend::kCuda ? 1 : 0;
   }
   EXPECT_EQ(of_cuda, 15);
   if (FLASHLATENT_WITH_CUDA) return;

@@ -1,8 +1,8 @@
 // Sparse decode by two lists: whole items in turn, or a line. No device is asked.
 #include <gtest/gtest.h>
 
-#include "cuda/host/dense_choice.h"
-#include "cuda/sm90/kernels/mla_64_pingpong/choice.h"
+#include "cuda/host/latent_problem.h"
+#include "cuda/sm90/kernels/mla_64_pingpong/takes.h"
 #include "pingpong_plan.h"
 #include "plan/host_plan.h"
 

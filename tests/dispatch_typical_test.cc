@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cached.h"
+#include "choose/typical.h"
 #include "dispatch/select.h"
-#include "dispatch/typical.h"
 #include "plan/describe.h"
 #include "plan/host_plan.h"
 #include "plan/token_lists.h"

@@ -6,7 +6,7 @@
 #include <array>
 #include <string_view>
 
-#include "dispatch/former_names.h"
+#include "kernel/former_names.h"
 
 namespace flashlatent::tools {
 

@@ -7,17 +7,17 @@
 #include <numeric>
 #include <optional>
 
+#include "choose/cutters.h"
+#include "choose/typical.h"
 #include "core/formats/formats.h"
 #include "core/return_if_error.h"
 #include "cost/device.h"
 #include "cost/packing.h"
 #include "cpu/parallel.h"
-#include "dispatch/former_names.h"
-#include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
-#include "dispatch/typical.h"
 #include "flashlatent/plan_description.h"
 #include "io/file.h"
+#include "kernel/former_names.h"
 #include "plan/describe.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
@@ -59,10 +59,11 @@ Result<Executor> executor_of(const PlanOptions& options) {
   Executor executor;
   executor.kernel = options.kernel;
   std::vector<std::string> names;
-  for (const DecodeKernel& row : decode_kernels()) {
-    if (!options.backend.empty() && options.backend != to_string(row.backend)) continue;
+  for (const choose::Cutter* cutter : choose::cutters()) {
+    const DecodeKernel& row = cutter->kernel;
+    if (!options.backend.empty() && options.backend != to_string(row.backend())) continue;
     if (options.kernel.empty() || current_name(options.kernel) == row.name) {
-      executor.backend = row.backend;
+      executor.backend = row.backend();
       return executor;
     }
     names.emplace_back(row.name);

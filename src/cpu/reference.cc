@@ -472,20 +472,13 @@ Status launch(const DecodeCall& call) {
   return {};
 }
 
-schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers&) {
-  schedule::Geometry g;
-  g.requests = problem.query.batch;
-  return g;
-}
-
 }  // namespace
 
 const DecodeKernel kReferenceKernel = {
     .name = "reference",
-    .backend = Backend::kCpu,
+    .architecture = Architecture::kHost,
     .takes = "everything, in float64 and slowly; runs only when asked for by name",
     .declines = [](const DecodeProblem&) -> std::optional<std::string> { return std::nullopt; },
-    .geometry = geometry,
     .workspace_bytes = [](const DecodeProblem&, const schedule::Geometry&) -> std::size_t { return 0; },
     .launch = launch,
 };

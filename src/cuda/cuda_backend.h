@@ -13,6 +13,7 @@
 #include "plan/building.h"
 #include "plan/prefix.h"
 #include "plan/ragged_lengths.h"
+#include "plan/workers.h"
 
 namespace flashlatent::prefix {
 struct Group;

@@ -1,10 +1,10 @@
 #include "flashlatent/backend.h"
 
+#include "choose/cutters.h"
 #include "core/enum_names.h"
 #include "core/environment.h"
 #include "core/message.h"
 #include "cpu/parallel.h"
-#include "dispatch/kernel_table.h"
 #include "dispatch/on_backend.h"
 
 namespace flashlatent {
@@ -53,8 +53,9 @@ std::vector<DeviceInfo> devices(Backend backend) {
 
 std::vector<KernelInfo> kernels() {
   std::vector<KernelInfo> list;
-  for (const DecodeKernel& kernel : decode_kernels()) {
-    if (kernel.launch != nullptr) list.push_back({kernel.name, kernel.backend, kernel.takes});
+  for (const choose::Cutter* cutter : choose::cutters()) {
+    const DecodeKernel& kernel = cutter->kernel;
+    if (kernel.launch != nullptr) list.push_back({kernel.name, kernel.backend(), kernel.takes});
   }
   return list;
 }

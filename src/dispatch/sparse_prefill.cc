@@ -118,8 +118,8 @@ Memory build_plan(const Selection& selection, const PlanLengths& lengths, Memory
   return plan;
 }
 
-Result<Chosen> choose(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
-                      const Executor& executor) {
+Result<Chosen> choose_kernel(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
+                             const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   FLASHLATENT_ASSIGN_OR_RETURN(SparsePrefillCall call, as_decode(inputs, options, device_of(executor)));
   FLASHLATENT_ASSIGN_OR_RETURN(Selection selection,
@@ -158,14 +158,14 @@ Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const Spa
 Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& inputs,
                                                    const SparsePrefillOptions& options,
                                                    const Executor& executor) {
-  FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose(inputs, options, executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose_kernel(inputs, options, executor));
   return chosen.workspace_bytes();
 }
 
 Result<std::string> sparse_prefill_kernel(const SparsePrefillInputs& inputs,
                                           const SparsePrefillOutputs& outputs,
                                           const SparsePrefillOptions& options, const Executor& executor) {
-  FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose(inputs, options, executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose_kernel(inputs, options, executor));
   const DecodeOutputs decode{with_query_token(outputs.out), with_last_query_token(outputs.lse)};
   FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* kernel,
                                kernel_of_call(*chosen.selection.kernel, chosen.call.problem,
@@ -175,7 +175,7 @@ Result<std::string> sparse_prefill_kernel(const SparsePrefillInputs& inputs,
 
 Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutputs& outputs,
                       const SparsePrefillOptions& options, Memory workspace, const Executor& executor) {
-  FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose(inputs, options, executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose_kernel(inputs, options, executor));
   const DecodeProblem& problem = chosen.call.problem;
   const Selection& selection = chosen.selection;
   FLASHLATENT_RETURN_IF_ERROR(validate_outputs(problem, outputs, device_of(executor)));

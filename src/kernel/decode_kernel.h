@@ -1,4 +1,5 @@
-// A kernel as a row of data: what it takes, how it is scheduled, how it is launched.
+// A kernel as a row of data: what it takes and how it is launched. How its calls are cut is decided elsewhere
+// (choose/cutters.h).
 #pragma once
 
 #include <cstddef>
@@ -7,11 +8,9 @@
 #include <string>
 
 #include "flashlatent/decode.h"
-#include "plan/call_times.h"
 #include "plan/held_tokens.h"
 #include "plan/prefix.h"
 #include "plan/schedule.h"
-#include "plan/workers.h"
 
 namespace flashlatent {
 
@@ -39,24 +38,25 @@ struct DecodeCall {
   }
 };
 
+/// What a kernel's code is compiled for.
+enum class Architecture : std::uint8_t {
+  kHost,   ///< Any CPU.
+  kSm90a,  ///< NVIDIA Hopper: compute capability 9.0, with wgmma and TMA.
+};
+
 struct DecodeKernel {
   const char* name;
-  Backend backend;
+  Architecture architecture;
   const char* takes;  ///< A sentence for `info`.
   /// Why the kernel does not take the problem: a clause that names the argument, its value and what would do.
   /// Empty if it takes the problem.
   std::optional<std::string> (*declines)(const DecodeProblem&);
-  /// The fixed part of the schedule, with the kernel's costs for this problem. `workers`: the device's SMs,
-  /// or threads.
-  schedule::Geometry (*geometry)(const DecodeProblem&, const schedule::Workers& workers);
   std::size_t (*workspace_bytes)(const DecodeProblem&, const schedule::Geometry&);
   /// Null in a build without the kernel's backend; all other members work there.
   Status (*launch)(const DecodeCall&);
   /// Why the kernel cannot have requests attend to shared prefixes by groups; empty if it can. Null: it never
   /// can.
   std::optional<std::string> (*declines_prefixes)(const DecodeProblem&) = nullptr;
-  /// How it does so, if it can. Not called with Options::prefix_sharing off.
-  prefix::Shape (*prefix_shape)(const DecodeProblem&, const schedule::Workers& workers) = nullptr;
   /// The kernel that runs a call of a problem which this kernel takes, but whose tensors lie in a way that
   /// this kernel cannot read or write. Returns null if this kernel can. Plan and workspace serve both.
   /// `reason`, unless null, is set to a clause that names the tensor, what it is and what would do. A null
@@ -64,14 +64,13 @@ struct DecodeKernel {
   const DecodeKernel* (*substitute)(const DecodeProblem&, const DecodeInputs&, const DecodeOutputs&,
                                     std::string* reason) = nullptr;
   /// Sparse prefill on CUDA, without plan and workspace: whole query tokens in turn
-  /// (schedule::Partition::kTurns). `launch` runs it where the geometry has that partition. These two say why
-  /// such a problem is not taken, and its schedule. Null: none is taken.
+  /// (schedule::Partition::kTurns), which `launch` runs where the geometry has that partition. Why such a
+  /// problem is not taken. Null: none is.
   std::optional<std::string> (*declines_turns)(const DecodeProblem&) = nullptr;
-  schedule::Geometry (*turns)(const DecodeProblem&, const schedule::Workers& workers) = nullptr;
-  /// What a dense call takes by a geometry that geometry() made, for `workers`, where lengths may vary and no
-  /// prefixes are shared. Null: what schedule::estimate() says of all lengths alike.
-  schedule::CallTimes (*times)(const DecodeProblem&, const schedule::Geometry&,
-                               const schedule::Workers& workers) = nullptr;
+
+  constexpr Backend backend() const {
+    return architecture == Architecture::kHost ? Backend::kCpu : Backend::kCuda;
+  }
 };
 
 }  // namespace flashlatent

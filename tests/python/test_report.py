@@ -75,7 +75,7 @@ def tables(tmp_path):
     """A copy of what scripts/tables reads and writes; tables() runs it there."""
     root = RESULTS.parents[1]
     parts = ("README.md", "docs", "scripts/tables", "scripts/peers", "scripts/kernel_names.py", "scripts/results_page.py",
-             "src/dispatch/former_names.h", "bench/results", "python/flashlatent/report", "python/flashlatent/_program.py")
+             "src/kernel/former_names.h", "bench/results", "python/flashlatent/report", "python/flashlatent/_program.py")
     for part in parts:
         (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (root / part).is_dir() else shutil.copy)(root / part, tmp_path / part)

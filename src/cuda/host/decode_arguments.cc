@@ -5,8 +5,8 @@
 #include "core/formats/formats.h"
 #include "core/query_parts.h"
 #include "core/return_if_error.h"
-#include "cuda/host/dense_choice.h"
 #include "cuda/host/geometry.h"
+#include "cuda/host/latent_problem.h"
 #include "cuda/host/tensors.h"
 
 namespace flashlatent::cuda {

@@ -1,8 +1,8 @@
 // What dense decode kernels have in common on the host beside a launch: arguments and the combine step.
 #pragma once
 
-#include "cuda/host/dense_choice.h"
 #include "cuda/host/dense_instance.h"
+#include "cuda/host/latent_problem.h"
 #include "cuda/sm90/load/query_maps.h"
 #include "cuda/sm90/walk/arguments.h"
 

@@ -6,9 +6,8 @@
 
 namespace flashlatent::cuda {
 
-/// DecodeKernel::declines_prefixes and prefix_shape of kernels that use these units.
+/// DecodeKernel::declines_prefixes of kernels that use these units.
 std::optional<std::string> declines_prefix_units(const DecodeProblem& problem);
-prefix::Shape prefix_units_shape(const DecodeProblem& problem, const schedule::Workers& workers);
 
 /// One launch on the executor's stream. It waits on the device for the previous launch, and lets the next one
 /// begin then. `out`: partial rows of d elements, normalised. `lse`: natural.

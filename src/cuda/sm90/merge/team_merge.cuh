@@ -254,7 +254,7 @@ class TeamMerge {
   static constexpr int kAtOnce = 2;     // teams of a thread's share in one trip to memory: mostly all
   static constexpr int kPatience = 64;  // tries, of some 600 clocks each
 
-  // The host sizes the workspace by this (host/teams.cc).
+  // The host sizes the workspace by this (host/team_call.cc).
   static_assert(Config::kUnits <= kMostUnits);
   static_assert(Config::kUnits * sizeof(UnitPartial<Config>) <=
                 Config::kRows * (Config::kVDim * 8 + Config::kUnits * sizeof(ptx::Word128)));

@@ -8,6 +8,8 @@
 
 namespace flashlatent::fp8 {
 
+/// Of the kernel of few rows. By two tiles of 32 rows 64 would take longer than by the kernel of many.
+inline constexpr int kMostFewRows = 32;
 /// Of teams: query rows a tile, CTAs a team.
 inline constexpr int kTeamRows = 16, kTeamCtas = 8;
 /// Of the kernel of many rows.

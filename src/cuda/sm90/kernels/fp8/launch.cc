@@ -1,6 +1,6 @@
 #include "cuda/host/dense_launch.h"
-#include "cuda/sm90/kernels/fp8/choice.h"
 #include "cuda/sm90/kernels/fp8/instances.h"
+#include "cuda/sm90/kernels/fp8/takes.h"
 
 namespace flashlatent::fp8 {
 

@@ -11,8 +11,8 @@
 #include "cuda/host/runtime.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/host/tensors.h"
-#include "cuda/sm90/kernels/gqa_128/choice.h"
 #include "cuda/sm90/kernels/gqa_128/instances.h"
+#include "cuda/sm90/kernels/gqa_128/takes.h"
 
 namespace flashlatent::gqa_128 {
 

@@ -10,8 +10,8 @@
 #include "cuda/host/tensor_map.h"
 #include "cuda/host/tensors.h"
 #include "cuda/sm90/kernels/gqa_16/arguments.h"
-#include "cuda/sm90/kernels/gqa_16/choice.h"
 #include "cuda/sm90/kernels/gqa_16/instances.h"
+#include "cuda/sm90/kernels/gqa_16/takes.h"
 
 namespace flashlatent::gqa_16 {
 

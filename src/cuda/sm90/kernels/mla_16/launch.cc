@@ -1,6 +1,6 @@
 #include "cuda/host/dense_launch.h"
-#include "cuda/sm90/kernels/mla_16/choice.h"
 #include "cuda/sm90/kernels/mla_16/instances.h"
+#include "cuda/sm90/kernels/mla_16/takes.h"
 
 namespace flashlatent::mla_16 {
 

@@ -1,6 +1,6 @@
 #include "cuda/host/dense_launch.h"
-#include "cuda/sm90/kernels/mla_16_transposed/choice.h"
 #include "cuda/sm90/kernels/mla_16_transposed/instances.h"
+#include "cuda/sm90/kernels/mla_16_transposed/takes.h"
 
 namespace flashlatent::mla_16_transposed {
 

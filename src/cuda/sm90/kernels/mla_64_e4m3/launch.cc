@@ -1,6 +1,6 @@
 #include "cuda/host/dense_launch.h"
-#include "cuda/sm90/kernels/mla_64_e4m3/choice.h"
 #include "cuda/sm90/kernels/mla_64_e4m3/instances.h"
+#include "cuda/sm90/kernels/mla_64_e4m3/takes.h"
 
 namespace flashlatent::mla_64_e4m3 {
 

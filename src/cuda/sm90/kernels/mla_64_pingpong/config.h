@@ -62,14 +62,14 @@ struct Config {
 
   static constexpr bool kListShares = kHasShare && sm90::kTakesLists<Loader>;
   /// Whether all rows of a tile attend to the same tokens: those of sparse prefill do, and shares by lists
-  /// and teams by lists are of such items (choice.cc, team_choice.cc).
+  /// and teams by lists are of such items (takes.cc, team_takes.cc).
   static constexpr bool kRowsAlike = kListShares || kTurns || kAtOnce;
   /// Whether each loading warp keeps its place among the segments in shared memory.
   static constexpr bool kWarpsWalk = kListShares || (sm90::kTakesLists<Loader> && sm90::kHasOneLoop<Loader>);
   /// Whether a CTA mostly has one or two pairs of blocks, so that what it runs, it runs for the first time:
   /// shares and teams by boxes. Code that is rare and lies between costs time then, and is kept short.
   static constexpr bool kFewBlocks = (kHasShare || kTeam > 1) && std::is_same_v<Loader, sm90::TmaLoader>;
-  /// Whether a call may have sm90::DecodeArguments::spans (choice.cc).
+  /// Whether a call may have sm90::DecodeArguments::spans (takes.cc).
   static constexpr bool kSpans = !kFewBlocks;
   /// Whether a call always has sm90::QueryArguments::rows_in_boxes (launch.cc).
   static constexpr bool kQueryInLine = kFewBlocks && kHasShare;

@@ -1,7 +1,7 @@
 #include "cuda/host/dense_launch.h"
 #include "cuda/host/tensors.h"
-#include "cuda/sm90/kernels/mla_64_pingpong/choice.h"
 #include "cuda/sm90/kernels/mla_64_pingpong/instances.h"
+#include "cuda/sm90/kernels/mla_64_pingpong/takes.h"
 
 namespace flashlatent::mla_64_pingpong {
 

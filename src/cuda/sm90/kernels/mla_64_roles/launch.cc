@@ -1,6 +1,6 @@
 #include "cuda/host/dense_launch.h"
-#include "cuda/sm90/kernels/mla_64_roles/choice.h"
 #include "cuda/sm90/kernels/mla_64_roles/instances.h"
+#include "cuda/sm90/kernels/mla_64_roles/takes.h"
 
 namespace flashlatent::mla_64_roles {
 

@@ -1,0 +1,50 @@
+// fp8_64.
+#include "choose/cutters.h"
+#include "choose/latent.h"
+#include "choose/thresholds.h"
+#include "cost/model.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/host/latent_problem.h"
+#include "cuda/sm90/kernels/fp8/takes.h"
+
+namespace flashlatent::choose {
+
+namespace {
+
+using cost::Kernel;
+using cost::Situation;
+
+constexpr int kTileRows = fp8::kRows64;
+constexpr DenseShape kShape = {.tile_rows = kTileRows,
+                               .cost = cost::of(Kernel::kFp8Rows64, Situation::kRows64)};
+constexpr DenseShape kE4m3Shape = {.tile_rows = kTileRows,
+                                   .cost = cost::of(Kernel::kFp8Rows64, Situation::kE4m3Rows64)};
+constexpr DenseShape kFp8_584Shape = {.tile_rows = kTileRows,
+                                      .cost = cost::of(Kernel::kFp8Rows64, Situation::kFp8_584)};
+constexpr DenseShape kFp8_584ShapeOfTiles = {.tile_rows = kTileRows,
+                                             .cost = cost::of(Kernel::kFp8Rows64, Situation::kFp8_584Tiles)};
+
+/// Whole items in turn where that is no slower than a line.
+schedule::Geometry fp8_584_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
+  const bool one_tile = cuda::rows_of_item(problem) <= kTileRows;
+  const schedule::Geometry line =
+      dense_geometry(problem, workers, one_tile ? kFp8_584Shape : kFp8_584ShapeOfTiles);
+  return cuda::has_rows_alike(problem) ? in_turn_if_faster(problem, line) : line;
+}
+
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
+  if (fp8::is_fp8_584(problem)) return fp8_584_geometry(problem, workers);
+  schedule::Geometry g = dense_geometry(problem, workers, fp8::is_e4m3(problem) ? kE4m3Shape : kShape);
+  if (problem.rows_per_kv_head() > kTileRows) {
+    cost::add(g.cost, cost::of(Kernel::kFp8Rows64, Situation::kMoreTiles).on(workers));
+  } else if (g.requests <= kFp8Rows64Limits.few_requests) {
+    cost::add(g.cost, cost::of(Kernel::kFp8Rows64, Situation::kFewRequests).on(workers));
+  }
+  return g;
+}
+
+}  // namespace
+
+const Cutter kFp8Rows64 = {.kernel = cuda::kFp8Rows64Kernel, .geometry = geometry};
+
+}  // namespace flashlatent::choose

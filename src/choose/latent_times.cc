@@ -1,0 +1,31 @@
+#include "choose/latent_times.h"
+
+#include "plan/host_plan.h"
+
+namespace flashlatent::choose {
+
+schedule::CallTimes dense_times(const schedule::Geometry& g, const schedule::Workers& workers,
+                                const DenseTimes& of) {
+  cost::ItemTimes times = cost::ItemTimes::of(of.costs, workers);
+  times.cut_call = g.cost.per_call;
+  times.rounding = times.block;
+  times.lone_share = cost::scaled(of.lone_share, workers.clock);
+  constexpr cost::Costs kOfShares = cost::of(cost::Kernel::kLatent, cost::Situation::kTimes);
+  times.merge_of_share = kOfShares.on(workers).per_merge;
+  const bool whole = g.partition == schedule::Partition::kWhole;
+  const cost::Items items = schedule::stays_whole(g) ? cost::Items::kWhole : cost::Items::kCut;
+  return cost::of_line(g, times, items, whole ? workers / g.lanes : g.parts);
+}
+
+schedule::CallTimes share_times(schedule::Geometry g, const schedule::Workers& workers,
+                                const cost::Costs& costs) {
+  g.cost.per_split = cost::scaled(costs.beside.per_split, workers.clock);
+  return cost::of_shares(g);
+}
+
+schedule::CallTimes with_query_tokens(const schedule::CallTimes& times, const DecodeProblem& problem,
+                                      const cost::Costs& of, const schedule::Workers& workers) {
+  return problem.query.tokens > 1 ? cost::with(times, of.on(workers).per_call) : times;
+}
+
+}  // namespace flashlatent::choose

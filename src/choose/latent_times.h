@@ -1,0 +1,26 @@
+// What dense calls of latent kernels take, by cost/times.h.
+#pragma once
+
+#include "cost/times.h"
+#include "kernel/decode_kernel.h"
+
+namespace flashlatent::choose {
+
+/// What calls take of a kernel whose CTAs walk a line.
+struct DenseTimes {
+  cost::Costs costs;            ///< per_call is of whole items; of a line that is cut it is the geometry's.
+  std::int32_t lone_share = 0;  ///< As cost::ItemTimes has it; on an H200.
+};
+schedule::CallTimes dense_times(const schedule::Geometry& geometry, const schedule::Workers& workers,
+                                const DenseTimes& of);
+
+/// What a call of shares takes, each of one item; `costs`: by which they are cut. A segment takes as long on
+/// every device, though cuts count it in blocks.
+schedule::CallTimes share_times(schedule::Geometry geometry, const schedule::Workers& workers,
+                                const cost::Costs& costs);
+
+/// Several query tokens: masks make each item longer by per_call.
+schedule::CallTimes with_query_tokens(const schedule::CallTimes& times, const DecodeProblem& problem,
+                                      const cost::Costs& of, const schedule::Workers& workers);
+
+}  // namespace flashlatent::choose

@@ -1,0 +1,55 @@
+// mla_64_e4m3.
+#include "choose/cutters.h"
+#include "choose/latent.h"
+#include "choose/thresholds.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/host/latent_problem.h"
+#include "cuda/sm90/kernels/mla_64_e4m3/takes.h"
+#include "plan/host_plan.h"
+
+namespace flashlatent::choose {
+
+namespace {
+
+using cost::Kernel;
+using cost::Situation;
+
+struct Shape {
+  DenseShape line;
+  cost::Costs shares;  // of CTAs that have a share of one request each
+};
+constexpr Shape kShape16 = {
+    {.tile_rows = mla_64_e4m3::kFewRows, .cost = cost::of(Kernel::kMla64E4m3, Situation::kRows16)},
+    cost::of(Kernel::kMla64E4m3, Situation::kSharesOfFewRows)};
+constexpr Shape kShape64 = {
+    {.tile_rows = mla_64_e4m3::kTileRows, .cost = cost::of(Kernel::kMla64E4m3, Situation::kRows64)},
+    cost::of(Kernel::kMla64E4m3, Situation::kShares)};
+constexpr Shape kShapeOfTiles = {
+    {.tile_rows = mla_64_e4m3::kTileRows, .cost = cost::of(Kernel::kMla64E4m3, Situation::kTiles)},
+    cost::of(Kernel::kMla64E4m3, Situation::kSharesOfTiles)};
+
+/// Shares of one request each, so that a CTA has one segment, and a combine step. Not where CTAs never split:
+/// a workspace for larger batches may have no room for partial results.
+std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& problem, schedule::Geometry line,
+                                                     const schedule::Workers& workers,
+                                                     const cost::Costs& costs) {
+  if (line.partition != schedule::Partition::kLine || cuda::goes_by_lists(problem)) return std::nullopt;
+  line.cost = costs.on(workers);
+  return shares_of_items(problem, line, workers, kMla64E4m3Limits.shares);
+}
+
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
+  const int rows = cuda::rows_of_item(problem);
+  const Shape& shape = rows <= mla_64_e4m3::kFewRows    ? kShape16
+                       : rows <= mla_64_e4m3::kTileRows ? kShape64
+                                                        : kShapeOfTiles;
+  const schedule::Geometry line = dense_geometry(problem, workers, shape.line);
+  const std::optional<schedule::Geometry> shares = shares_of_requests(problem, line, workers, shape.shares);
+  return shares && schedule::estimate(*shares) <= schedule::estimate(line) ? *shares : line;
+}
+
+}  // namespace
+
+const Cutter kMla64E4m3 = {.kernel = cuda::kE4m3Kernel, .geometry = geometry};
+
+}  // namespace flashlatent::choose

@@ -1,0 +1,57 @@
+// What kernels for latent caches ask of a problem, and why they decline one. In every build.
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "cuda/host/geometry.h"
+#include "cuda/host/instance_key.h"
+
+namespace flashlatent::cuda {
+
+/// Do all rows of an item attend to the same tokens, and has each request all of its query tokens?
+bool has_rows_alike(const DecodeProblem& problem);
+
+/// Tokens of one TMA box: the largest power of two that divides both a page and a block.
+int box_tokens_of(const DecodeProblem& problem);
+/// Do items have two lists of tokens (plan/token_lists.h)? They do with an extra cache, with a window over a
+/// latent cache, and from formats whose row is all value; the second list may be empty. fp8_656 without RoPE,
+/// and e4m3 without RoPE with bf16 products, are read by lists because they have no other loaders.
+bool goes_by_lists(const DecodeProblem& problem);
+/// Is a plan's item a query token, and not a request?
+bool has_token_items(const DecodeProblem& problem);
+/// Query rows that share a KV head and the tokens of an item.
+int rows_of_item(const DecodeProblem& problem);
+
+/// The loading that a kernel must have to take the problem, whatever the number of pages.
+Loading loading_of(const DecodeProblem& problem);
+
+/// Is a kernel with this key compiled?
+bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const InstanceKey& key);
+
+/// For problems that go by lists: why a kernel does not take the cache (it is not latent, or has none of
+/// `formats`).
+std::optional<std::string> declines_lists(const DecodeProblem& problem,
+                                          std::initializer_list<KvFormat> formats);
+/// The same for a kernel of one list, which takes neither an extra cache nor a window.
+std::optional<std::string> declines_tokens(const DecodeProblem& problem,
+                                           std::initializer_list<KvFormat> formats);
+/// The same for a kernel with bf16 products only.
+std::optional<std::string> declines_e4m3_products(const DecodeProblem& problem);
+
+/// The dtype of an instance's key.
+Dtype cached_dtype(const DecodeProblem::Cache& cache);
+
+/// "too many query rows": a clause with the product that rows_of_item() computes.
+std::string too_many_rows(const DecodeProblem& problem, int most);
+/// Why there is no kernel for these dimensions. `accepted`: the dimensions that are; null: those that one
+/// list has for the format.
+std::string unknown_dimensions(const DecodeProblem& problem, const char* accepted = nullptr);
+
+/// Should the decode kernel do the combine step itself, if it can? Not where most requests are split: a
+/// launch of its own has four CTAs on each multiprocessor. With four row tiles side by side calls took up to
+/// 3 % longer with the kernel's.
+bool merges_in_kernel(const schedule::Geometry& geometry);
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,90 @@
+// Up to 32 query rows a KV head; of up to 16 by teams, too, for calls too small to fill the device.
+#include <algorithm>
+
+#include "cuda/cuda_backend.h"
+#include "cuda/host/if_compiled.h"
+#include "cuda/host/latent_problem.h"
+#include "cuda/host/team_call.h"
+#include "cuda/sm90/kernels/fp8/takes.h"
+
+namespace flashlatent::fp8 {
+
+static_assert(fp8_656::kDim == e4m3_latent::kDim && fp8_656::kLatentDim == e4m3_latent::kLatentDim);
+
+std::optional<std::string> declines_cache(const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  if (auto reason = cuda::declines_tokens(problem, {KvFormat::kFp8_656, KvFormat::kE4m3})) return reason;
+  if (cache.qk_dim != fp8_656::kDim || cache.v_dim != fp8_656::kLatentDim) {
+    return cuda::unknown_dimensions(problem, "576/512 is");
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> declines_fp8_584(const DecodeProblem& problem) {
+  if (auto reason = cuda::declines_lists(problem, {KvFormat::kFp8_584})) return reason;
+  if (!problem.sparse.enabled) {
+    return "tokens of the fp8_584 cache come by page table; indices are accepted";
+  }
+  return std::nullopt;
+}
+
+cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& g, bool has_pages) {
+  if (is_fp8_584(problem)) {
+    const bool alone = schedule::combines_shares(g.partition) || g.partition == schedule::Partition::kTurns ||
+                       (g.partition == schedule::Partition::kWhole && cuda::has_rows_alike(problem));
+    return fp8_584_key(g.tile_rows, alone && g.tile_rows < kRows64);
+  }
+  if (problem.cache.format != KvFormat::kE4m3) return key(g.tile_rows, g.team);
+  const bool boxes = has_pages && !problem.sparse.enabled && problem.cache.page_size % kPageTokens == 0;
+  return e4m3_key(g.tile_rows, boxes ? cuda::Loading::kBoxes : cuda::Loading::kTokens, g.team);
+}
+
+}  // namespace flashlatent::fp8
+
+namespace flashlatent::cuda {
+
+namespace {
+
+std::optional<std::string> declines_rows(const DecodeProblem& problem, int most) {
+  if (rows_of_item(problem) <= most) return std::nullopt;
+  return too_many_rows(problem, most);
+}
+
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  auto reason = fp8::is_fp8_584(problem) ? fp8::declines_fp8_584(problem) : fp8::declines_cache(problem);
+  return reason ? reason : declines_rows(problem, fp8::kMostFewRows);
+}
+
+std::optional<std::string> teams_decline(const DecodeProblem& problem) {
+  std::optional<std::string> reason = fp8::declines_cache(problem);
+  if (!reason) reason = declines_rows(problem, fp8::kTeamRows);
+  if (!reason && problem.options.batch_invariant) reason = not_invariant();
+  return reason;
+}
+
+}  // namespace
+
+const DecodeKernel kFp8Rows32Kernel = {
+    .name = "fp8_32",
+    .architecture = Architecture::kSm90a,
+    .takes =
+        "fp8_656 caches, and e4m3 latents of 576 with products in bf16 or fp8, dense and sparse; fp8_584, "
+        "with an extra cache or without, sparse; up to 32 query rows a KV head, any page size",
+    .declines = declines,
+    .workspace_bytes = decode_workspace_bytes,
+    .launch = FLASHLATENT_IF_COMPILED(fp8::launch),
+};
+
+const DecodeKernel kFp8Rows16Team8Kernel = {
+    .name = "fp8_16_team8",
+    .architecture = Architecture::kSm90a,
+    .takes =
+        "fp8_656 caches, and e4m3 latents of 576, up to 16 query rows a KV head, for small batches; dense "
+        "and "
+        "sparse, any page size; not with batch_invariant",
+    .declines = teams_decline,
+    .workspace_bytes = team_workspace_bytes,
+    .launch = FLASHLATENT_IF_COMPILED(fp8::launch),
+};
+
+}  // namespace flashlatent::cuda

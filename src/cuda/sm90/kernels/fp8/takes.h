@@ -1,0 +1,29 @@
+// The kernels of this folder on the host: few_rows_takes.cc and rows64_takes.cc say what they take, launch.cc
+// launches.
+#pragma once
+
+#include "cuda/sm90/kernels/fp8/keys.h"
+#include "kernel/decode_kernel.h"
+
+namespace flashlatent::fp8 {
+
+inline bool is_e4m3(const DecodeProblem& problem) {
+  return problem.cache.format == KvFormat::kE4m3;
+}
+
+inline bool is_fp8_584(const DecodeProblem& problem) {
+  return problem.cache.format == KvFormat::kFp8_584;
+}
+
+/// Why none of these kernels takes the problem's cache; nothing if its rows, or queries, decide.
+std::optional<std::string> declines_cache(const DecodeProblem& problem);
+/// The same of fp8_584: all rows of a tile must attend to the same tokens.
+std::optional<std::string> declines_fp8_584(const DecodeProblem& problem);
+
+/// Of a call's cache: one without pages has no boxes.
+cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& geometry, bool has_pages);
+
+/// Of any of them: the geometry says which.
+Status launch(const DecodeCall& call);
+
+}  // namespace flashlatent::fp8

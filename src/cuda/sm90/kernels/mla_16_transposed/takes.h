@@ -1,0 +1,16 @@
+// The transposed kernel on the host: takes.cc says what it takes, launch.cc launches.
+#pragma once
+
+#include "cuda/sm90/kernels/mla_16_transposed/keys.h"
+#include "kernel/decode_kernel.h"
+
+namespace flashlatent::mla_16_transposed {
+
+cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading);
+
+/// By two lists: has each CTA a share of one item, or all of it? Instances of shares do these.
+bool has_one_item(const DecodeProblem& problem, const schedule::Geometry& geometry);
+
+Status launch(const DecodeCall& call);
+
+}  // namespace flashlatent::mla_16_transposed

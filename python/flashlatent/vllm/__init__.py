@@ -13,6 +13,7 @@ import logging
 from typing import Any, Optional
 
 from ._contract import Contract, read
+from ._indexer_choice import offer_indexer
 from ._v4_choice import V4, V41, offer_layer
 
 __all__ = ["backend_name", "register"]
@@ -45,6 +46,7 @@ def register() -> None:
             if _name is not None:
                 offer_layer(V4, _name, contract.v4_faults)
                 offer_layer(V41, _name, contract.v41_faults)
+                offer_indexer(_name, contract.indexer_faults)
     except Exception as error:  # start-up of an engine that may not even want this backend
         _logger.warning("flashlatent: no attention backend is registered with vLLM: %s: %s", type(error).__name__,
                         error)

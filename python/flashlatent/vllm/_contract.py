@@ -76,6 +76,15 @@ _V41_NEEDS: Tuple[Tuple[str, str, str], ...] = (
     _V4_NEEDS[-1],
 )
 
+# The same of the indexer of sparse attention.
+_INDEXER = "model_executor/layers/sparse_attn_indexer.py"
+_INDEXER_NEEDS: Tuple[Tuple[str, str, str], ...] = (
+    (_INDEXER, "SparseAttnIndexer.__init__", "self k_cache use_fp4_cache **"),
+    (_INDEXER, "sparse_attn_indexer",
+     "hidden_states k_cache_prefix kv_cache q_quant k weights quant_block_size scale_fmt topk_tokens "
+     "topk_indices_buffer skip_k_cache_insert skip_topk_buffer_clear **"),
+)
+
 
 class Contract(NamedTuple):
     """What was found: vLLM's version, whether a backend may have a name of its own, and what does not fit."""
@@ -85,6 +94,7 @@ class Contract(NamedTuple):
     faults: List[str]
     v4_faults: List[str]  # of DeepSeek V4's layer alone
     v41_faults: List[str]  # of DeepSeek V4.1's
+    indexer_faults: List[str]
 
 
 class _Function(NamedTuple):
@@ -98,7 +108,7 @@ def read(root: Optional[str] = None, version: Optional[str] = None) -> Contract:
     if root is None:
         found = importlib.util.find_spec("vllm")
         if found is None or not found.submodule_search_locations:
-            return Contract("(none)", False, ["vllm is not installed"], [], [])
+            return Contract("(none)", False, ["vllm is not installed"], [], [], [])
         root = list(found.submodule_search_locations)[0]
     if version is None:
         try:
@@ -106,7 +116,7 @@ def read(root: Optional[str] = None, version: Optional[str] = None) -> Contract:
         except importlib.metadata.PackageNotFoundError:
             version = "(of unknown version)"
     files: Dict[str, Dict[str, _Function]] = {}
-    faults = [list(_faults(root, needs, files)) for needs in (_NEEDS, _V4_NEEDS, _V41_NEEDS)]
+    faults = [list(_faults(root, needs, files)) for needs in (_NEEDS, _V4_NEEDS, _V41_NEEDS, _INDEXER_NEEDS)]
     return Contract(version, "AttentionBackendEnum.register" in files[_REGISTRY], *faults)
 
 

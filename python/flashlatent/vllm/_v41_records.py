@@ -15,8 +15,8 @@ def chosen(vllm_config: Any) -> Any:
 def refuse_elsewhere(vllm_config: Any, reason: str) -> None:
     """ValueError if V4.1's records are asked for where they are not to be had."""
     if chosen(vllm_config) == "v41":
-        raise ValueError(f"flashlatent: {OPTION} in additional_config is 'v41'; {reason}: 'v4' is expected, or leave it "
-                         "out")
+        raise ValueError(f"flashlatent: {OPTION} in additional_config is 'v41'; {reason}: 'v4' is expected, or leave "
+                         "it out")
 
 
 def records(vllm_config: Any) -> str:

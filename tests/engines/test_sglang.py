@@ -143,6 +143,7 @@ def runner(dtype=torch.bfloat16, drafts=None, **more):
     return SimpleNamespace(
         use_mla_backend=more.get("use_mla_backend", True), page_size=PAGE,
         kv_cache_dtype=more.get("kv_cache_dtype", dtype),
+        model_config=SimpleNamespace(hf_config=SimpleNamespace(index_topk=more.get("index_topk"))),
         server_args=SimpleNamespace(**arguments), token_to_kv_pool=Pool(64 * PAGE, dtype),
         req_to_token_pool=SimpleNamespace(req_to_token=torch.zeros(8, 12 * PAGE, dtype=torch.int32)))
 
@@ -205,6 +206,7 @@ def test_queries_and_keys_are_asked_for_in_parts(sglang, monkeypatch):
 
 @pytest.mark.parametrize("more, sentence", [
     (dict(use_mla_backend=False), "keys and values apart"),
+    (dict(index_topk=2048), "index_topk is 2048.; leave --decode-attention-backend out"),
     (dict(prefill_attention_backend=None), "--prefill-attention-backend is None; fa3"),
     (dict(kv_cache_dtype=torch.float8_e4m3fn), "--kv-cache-dtype is torch.float8_e4m3fn; auto"),
     (dict(dcp_size=2), "--dcp-size is 2; 1"), (dict(speculative_eagle_topk=4), "--speculative-eagle-topk is 4; 1")])

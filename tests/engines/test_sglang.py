@@ -67,6 +67,7 @@ def sglang():
     arguments_module = {}
     exec(ast.get_source_segment(text, choices), arguments_module)  # noqa: S102
     exec(ast.get_source_segment(text, node_of(text, "add_attention_backend_choices")), arguments_module)  # noqa: S102
+    arguments_module["ServerArgs"] = type("ServerArgs", (), dict(get_attention_backends=None))
     stubs["sglang.srt.server_args"] = arguments_module
     for name, members in stubs.items():
         module = ModuleType(name)
@@ -90,6 +91,18 @@ def mode(name):
 def test_is_registered_and_may_be_chosen(sglang):
     assert "flashlatent" in sglang.registry.ATTENTION_BACKENDS
     assert sglang.choices.count("flashlatent") == 1
+
+
+def test_another_sglang_is_left_alone_with_one_warning(sglang, monkeypatch, caplog):
+    monkeypatch.setattr(flashlatent.sglang, "_done", False)
+    monkeypatch.setattr(sys.modules["sglang.srt.server_args"], "ServerArgs", object)
+    monkeypatch.setitem(sglang.registry.ATTENTION_BACKENDS, "flashlatent", None)
+    del sglang.registry.ATTENTION_BACKENDS["flashlatent"]
+    for _ in range(2):
+        flashlatent.sglang.register()
+    assert "flashlatent" not in sglang.registry.ATTENTION_BACKENDS
+    (record,) = caplog.records
+    assert "ServerArgs has no get_attention_backends; SGLang 0.5.17 is known" in record.message
 
 
 def test_what_is_asked_of_sglang_is_there():

@@ -1,6 +1,6 @@
 """The tokens that sparse attention's indexer chooses, by index_topk(), from what vLLM's builders say of a batch.
 
-vLLM's own way writes all scores of a prompt to memory, and for prompts gathers the keys first.
+vLLM's own way gathers a prompt's keys first, and finds the best among scores by a kernel apart.
 """
 
 from typing import Any, Dict, NamedTuple, Optional

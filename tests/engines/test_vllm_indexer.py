@@ -164,6 +164,30 @@ def test_the_best_tokens_are_chosen(monkeypatch, configured, new, decodes, way, 
     assert (buffer[rows:rows + 2] == -1).all() and (buffer[rows + 2] == 77).all()
 
 
+@pytest.mark.parametrize("lengths", [[700, 2, 90], [700, 90, 2]])
+def test_prompts_without_a_key_have_no_tokens(monkeypatch, configured, lengths):
+    configured()
+    batch = Batch(lengths, [1, *(min(n, 30) for n in lengths[1:])], ratio=4)
+    buffer = torch.full((len(batch.sees), TOPK), 77, dtype=torch.int32, device=DEVICE)
+    run(monkeypatch, indexer_of(batch.keys, buffer), batch, batch.metadata(1), len(batch.sees))
+    for row in range(len(batch.sees)):
+        check_best(batch.scores(row), buffer[row].cpu(), TOPK)
+
+
+def test_rows_behind_decodes_last_have_no_tokens(monkeypatch, configured):
+    configured()
+    batch = Batch(LENGTHS[:3], [3, 1, 2])
+    metadata = batch.metadata(3)
+    metadata.num_decode_tokens += 2  # padding of a graph
+    rows = metadata.num_decode_tokens
+    batch.q, batch.weights = (torch.cat([x, x[:2]]) for x in (batch.q, batch.weights))
+    buffer = torch.full((rows, TOPK), 77, dtype=torch.int32, device=DEVICE)
+    run(monkeypatch, indexer_of(batch.keys, buffer), batch, metadata, rows)
+    for row in range(len(batch.sees)):
+        check_best(batch.scores(row), buffer[row].cpu(), TOPK)
+    assert (buffer[len(batch.sees):] == -1).all()
+
+
 @pytest.mark.parametrize("new, decodes, way", CASES)
 def test_candidates_of_one_layer_bound_the_next(monkeypatch, configured, new, decodes, way):
     from vllm.model_executor.layers.sparse_attn_indexer import SparseAttnIndexer

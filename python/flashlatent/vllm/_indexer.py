@@ -55,7 +55,7 @@ class Indexer(NamedTuple):
 
 def _decode(metadata: Any, rows: int) -> Dict[str, Tensor]:
     """metadata.seq_lens is (requests, tokens): what the tokens of a request that has as many see. Requests with fewer
-    have the last of these; vLLM pads their rows."""
+    have the last of these; vLLM pads their rows. Rows behind the last request's see nothing."""
     lens, counts = metadata.seq_lens, metadata.decode_lens
     requests = counts.shape[0]
     lens = lens[:requests].view(requests, -1)
@@ -66,15 +66,16 @@ def _decode(metadata: Any, rows: int) -> Dict[str, Tensor]:
     row = torch.arange(rows, dtype=torch.int32, device=lens.device)
     request = torch.searchsorted(ends, row, right=True).clamp_(max=requests - 1)
     column = (lens.shape[1] - ends[request] + row).clamp_(0, lens.shape[1] - 1)
-    return dict(block_table=table, cache_seqlens=lens[request, column],
-                cu_seqlens_q=torch.cat([ends.new_zeros(1), ends]))
+    return dict(block_table=table, cache_seqlens=torch.where(row < ends[-1], lens[request, column], 0),
+                cu_seqlens_q=torch.cat([ends.new_zeros(1), ends[:-1], ends.new_full((1,), rows)]))
 
 
 def _prompts(chunk: Any) -> Dict[str, Tensor]:
     """Of a chunk vLLM says which run of gathered keys each row sees, [cu_seqlen_ks, cu_seqlen_ke), and where each
     request's keys begin."""
     begins = chunk.local_cu_seq_lens
-    request = torch.searchsorted(begins, chunk.cu_seqlen_ks, right=True) - 1
+    # A request without keys begins where another does; which of them its rows count among does not matter.
+    request = (torch.searchsorted(begins, chunk.cu_seqlen_ks, right=True) - 1).clamp_(max=begins.shape[0] - 2)
     numbers = torch.arange(begins.shape[0], device=begins.device)
     return dict(block_table=chunk.block_table, cache_seqlens=chunk.cu_seqlen_ke - chunk.cu_seqlen_ks,
                 cu_seqlens_q=torch.searchsorted(request, numbers).int())

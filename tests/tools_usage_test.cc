@@ -88,7 +88,11 @@ TEST_F(Program, RefusesWhatItWouldIgnore) {
     expect_refused(std::string("plan --length-list '") + list + "'", {"--length-list: item"});
     expect_refused(std::string("bench plan --batch '") + list + "'", {"--batch: item"});
   }
-  for (const char* seed : {"-1", "1.5", "x", "9223372036854775808"}) {
+  for (const char* seed : {"1.5", "x"}) {
+    expect_refused(std::string("check --list --seed ") + seed,
+                   {"--seed: '" + std::string(seed), "whole number"});
+  }
+  for (const char* seed : {"-1", "9223372036854775808"}) {
     expect_refused(std::string("check --list --seed ") + seed,
                    {"--seed: " + std::string(seed), "0 to 2^63 - 1"});
   }
@@ -102,7 +106,7 @@ TEST_F(Program, RefusesWhatMemoryCannotHold) {
         "make-case " + file("c") + " --lengths 16777216 --batch 4000 --layout packed --dims 128/128",
         std::string("bench dense --batch 100000 --tokens 1000000"),
         std::string("bench dense --batch 100000 --tokens 1000000 --kv fp8_656"),
-        std::string("bench sparse --batch 100000 --topk 1000000000"),
+        std::string("bench sparse --batch 1000 --tokens 100000000 --topk 100000000"),
         std::string("bench paged --batch 100000 --tokens 1000000"),
         std::string("bench numerics --batch 1024 --tokens 1048576"),
         std::string("plan --batch 1000000 --tokens 1073741824 --shared-tokens 64")}) {

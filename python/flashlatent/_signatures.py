@@ -136,7 +136,10 @@ def _doc_of(function) -> str:
     lines = []
     for source in sources:
         for told, line in entries(source):
-            if any(name in names for name in told):
+            wanted = [name for name in told if name in names]
+            if wanted and len(wanted) < len(told):  # of a list of arguments those that this function has
+                line = re.sub(r"^(?:\w+,\s+)*\w+(?= {2,})", ", ".join(wanted), line)
+            if wanted:
                 lines.append(line)
                 names = [name for name in names if name not in told]
     return "\n".join([text.rstrip(), "", *lines]) if lines else text

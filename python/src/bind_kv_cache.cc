@@ -172,10 +172,38 @@ void copy_page_arrays(nb::handle from, nb::handle to, nb::handle pairs, nb::hand
   });
 }
 
+/// kFormats, for Python code that needs a format's numbers.
+nb::list formats() {
+  constexpr const char* kElements[] = {"half", "e4m3", "e2m1"};
+  constexpr const char* kScales[] = {"none", "of the cache", "fp32", "ue8m0", "e4m3"};
+  nb::list all;
+  for (const LatentFormat* f : kFormats) {
+    nb::dict one;
+    one["name"] = f->name;
+    one["scales"] = has_places(f->format) ? nb::cast(to_string(f->place)) : nb::none();
+    one["elements"] = kElements[static_cast<int>(f->elements)];
+    one["scale_kind"] = kScales[static_cast<int>(f->scales)];
+    one["apart"] = f->apart();
+    one["dim"] = f->dim;
+    one["rope_dim"] = f->rope_dim;
+    one["group"] = f->group;
+    one["groups"] = f->groups();
+    one["rope_offset"] = f->rope_offset;
+    one["data_bytes"] = f->data_bytes;
+    one["scale_offset"] = f->scale_offset;
+    one["scale_bytes"] = f->scale_bytes;
+    one["token_bytes"] = f->token_bytes();
+    one["page_unit"] = f->page_unit;
+    all.append(one);
+  }
+  return all;
+}
+
 }  // namespace
 
 void bind_kv_cache(nb::module_& module) {
   using namespace nb::literals;
+  module.def("_formats", &formats, "Formats of latent caches, an arrangement a dict.");
   module.def("append_latent", &append_arrays, "latent"_a, "rope"_a.none(), "slot_mapping"_a, "kv_cache"_a,
              nb::kw_only(), "kv_scale"_a = nb::none(), "dtype"_a = nb::none(), "stream"_a = nb::none(),
              "threads"_a = 0, "kv_format"_a = nb::none(), "scales"_a = nb::none(), "scale_floor"_a = "auto",

@@ -21,7 +21,10 @@ nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::
                               nb::handle attn_sink, nb::handle topk_length, nb::handle extra_k_cache,
                               nb::handle extra_indices, nb::handle extra_topk_length, nb::handle out,
                               bool check_inputs, bool batch_invariant, nb::handle kv_scale,
-                              nb::handle q_scale) {
+                              nb::handle q_scale, bool scales_by_page,
+                              std::optional<std::string_view> kv_format,
+                              std::optional<std::string_view> scales,
+                              std::optional<std::string_view> extra_kv_format) {
   const bool sparse = !indices.is_none();
   DecodeArguments given;
   given.q = q;
@@ -43,7 +46,10 @@ nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::
   given.causal = causal;
   given.batch_invariant = batch_invariant;
   given.is_fp8 = is_fp8;
-  given.v41_by_token = true;
+  given.v41_place = scales_by_page ? ScalePlace::kPage : ScalePlace::kToken;
+  given.kv_format = kv_format;
+  given.scales = scales;
+  given.extra_kv_format = extra_kv_format;
   given.empty_lse = std::numeric_limits<float>::infinity();
   given.check_inputs = check_inputs;
   return step.decode(std::move(given));
@@ -101,7 +107,8 @@ check_inputs  True: every call looks at its lengths and page numbers first, as f
            "is_fp8_kvcache"_a.none(), "indices"_a.none(), "attn_sink"_a.none(), "topk_length"_a.none(),
            "extra_k_cache"_a.none(), "extra_indices_in_kvcache"_a.none(), "extra_topk_length"_a.none(),
            "out"_a.none(), "check_inputs"_a, "enable_batch_invariant"_a, "kv_scale"_a = nb::none(),
-           "q_scale"_a = nb::none(), "flashlatent.flash_mla's decode.")
+           "q_scale"_a = nb::none(), "scales_by_page"_a = false, "kv_format"_a = nb::none(),
+           "scales"_a = nb::none(), "extra_kv_format"_a = nb::none(), "flashlatent.flash_mla's decode.")
       .def(
           "find",
           [](Step& step, const DecodeProblem& problem, nb::handle array) {

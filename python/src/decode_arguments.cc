@@ -165,9 +165,11 @@ DecodeProblem problem_of(const DecodeInputs& inputs, const DecodeArguments& give
     options.softmax_scale = rank > 0 ? 1 / std::sqrt(static_cast<float>(inputs.q.shape[rank - 1])) : 1;
   }
   CacheFormat format = cache_format(given.kv_format, given.scales);
-  if (given.v41_by_token && inputs.kv_cache.dtype == Dtype::kU8 && inputs.kv_cache.rank == 4) {
-    for (const LatentFormat* v41 : {&kMxfp8_528ByToken, &kNvfp4_288ByToken}) {
-      if (inputs.kv_cache.shape[3] == v41->token_bytes()) format = said_as(*v41);
+  const bool v41_by_width = given.v41_place != ScalePlace::kAuto && !given.kv_format;
+  if (v41_by_width && inputs.kv_cache.dtype == Dtype::kU8 && inputs.kv_cache.rank == 4) {
+    for (const KvFormat name : {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288}) {
+      const LatentFormat& v41 = format_of(name, given.v41_place);
+      if (inputs.kv_cache.shape[3] == v41.token_bytes()) format = said_as(v41);
     }
   }
   DecodeProblem problem =

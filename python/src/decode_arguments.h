@@ -50,9 +50,10 @@ struct DecodeArguments {
   nb::handle stream = Py_None;
 
   // Of the drop-in.
-  bool v41_by_token = false;   ///< A cache of 528 or 288 bytes is DeepSeek V4.1's, scales behind each token.
-  bool default_scale = false;  ///< softmax_scale is 1 / sqrt(qk_dim).
-  std::optional<bool> is_fp8;  ///< What the caller says of kv_cache.
+  ScalePlace v41_place = ScalePlace::kAuto;  ///< Where a cache of 528 or 288 bytes without kv_format is
+                                             ///< DeepSeek V4.1's: the place of its scales.
+  bool default_scale = false;                ///< softmax_scale is 1 / sqrt(qk_dim).
+  std::optional<bool> is_fp8;                ///< What the caller says of kv_cache.
 };
 
 namespace arguments {

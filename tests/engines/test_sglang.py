@@ -67,6 +67,7 @@ def sglang():
     arguments_module = {}
     exec(ast.get_source_segment(text, choices), arguments_module)  # noqa: S102
     exec(ast.get_source_segment(text, node_of(text, "add_attention_backend_choices")), arguments_module)  # noqa: S102
+    arguments_module["ServerArgs"] = type("ServerArgs", (), dict(get_attention_backends=None))
     stubs["sglang.srt.server_args"] = arguments_module
     for name, members in stubs.items():
         module = ModuleType(name)
@@ -90,6 +91,18 @@ def mode(name):
 def test_is_registered_and_may_be_chosen(sglang):
     assert "flashlatent" in sglang.registry.ATTENTION_BACKENDS
     assert sglang.choices.count("flashlatent") == 1
+
+
+def test_another_sglang_is_left_alone_with_one_warning(sglang, monkeypatch, caplog):
+    monkeypatch.setattr(flashlatent.sglang, "_done", False)
+    monkeypatch.setattr(sys.modules["sglang.srt.server_args"], "ServerArgs", object)
+    monkeypatch.setitem(sglang.registry.ATTENTION_BACKENDS, "flashlatent", None)
+    del sglang.registry.ATTENTION_BACKENDS["flashlatent"]
+    for _ in range(2):
+        flashlatent.sglang.register()
+    assert "flashlatent" not in sglang.registry.ATTENTION_BACKENDS
+    (record,) = caplog.records
+    assert "ServerArgs has no get_attention_backends; SGLang 0.5.17 is known" in record.message
 
 
 def test_what_is_asked_of_sglang_is_there():
@@ -143,6 +156,7 @@ def runner(dtype=torch.bfloat16, drafts=None, **more):
     return SimpleNamespace(
         use_mla_backend=more.get("use_mla_backend", True), page_size=PAGE,
         kv_cache_dtype=more.get("kv_cache_dtype", dtype),
+        model_config=SimpleNamespace(hf_config=SimpleNamespace(index_topk=more.get("index_topk"))),
         server_args=SimpleNamespace(**arguments), token_to_kv_pool=Pool(64 * PAGE, dtype),
         req_to_token_pool=SimpleNamespace(req_to_token=torch.zeros(8, 12 * PAGE, dtype=torch.int32)))
 
@@ -205,6 +219,7 @@ def test_queries_and_keys_are_asked_for_in_parts(sglang, monkeypatch):
 
 @pytest.mark.parametrize("more, sentence", [
     (dict(use_mla_backend=False), "keys and values apart"),
+    (dict(index_topk=2048), "index_topk is 2048.; leave --decode-attention-backend out"),
     (dict(prefill_attention_backend=None), "--prefill-attention-backend is None; fa3"),
     (dict(kv_cache_dtype=torch.float8_e4m3fn), "--kv-cache-dtype is torch.float8_e4m3fn; auto"),
     (dict(dcp_size=2), "--dcp-size is 2; 1"), (dict(speculative_eagle_topk=4), "--speculative-eagle-topk is 4; 1")])

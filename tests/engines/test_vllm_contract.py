@@ -68,4 +68,6 @@ def test_faults_name_function_file_and_argument(tmp_path, change, fault):
 @pytest.mark.skipif(not TREE, reason="FLASHLATENT_VLLM is not set; scripts/check engines sets it")
 def test_this_vllm_is_known():
     contract = _contract.read(os.path.join(TREE, "vllm"), "this")
-    assert contract.faults == [] and contract.v4_faults == []
+    assert contract.faults == [] and contract.v4_faults == [] and contract.indexer_faults == []
+    has_v41 = os.path.isdir(os.path.join(TREE, "vllm/models/deepseek_v41"))
+    assert (contract.v41_faults == []) == has_v41

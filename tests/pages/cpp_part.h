@@ -41,7 +41,7 @@ extern int layers, max_pages;
 
 // Memory.
 extern void *cache, *q_pointer, *rope_pointer, *kv_scale, *q, *kv, *indices, *topk_length, *extra_indices,
-    *key_data, *value_data;
+    *key_data, *value_data, *weights, *index_keys, *counts;
 
 // Tensors.
 extern fl::ConstTensorView cache_seqlens, block_table, cu_seqlens, extra_bytes, latent, rope, slot_mapping,

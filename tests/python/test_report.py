@@ -112,6 +112,8 @@ def test_a_run_beside_peers_becomes_a_table(tmp_path, tables):
     assert "one NVIDIA H200, source tree 0123456 (commit –)" in page and "by `compare dense v4`" in page
     assert "dense: 1 of 1 cases are faster; geometric mean 0.250." in page
     assert "| b1 sq1 h16 sk4096 | 0.1000 | 0.4000 | 0.250 |" in page and "v4: 0 of 1" in page and "no_peer" not in page
+    page = (tmp_path / "docs/from-flashmla.md").read_text()
+    assert "](pictures/h200_suites.svg)" in page and "No such run is kept" not in page
     document = report.read(out)
     assert report.decode.beside_ratios([document]) == {"dense": {"flashmla": [4.0]}, "v4": {"flashmla": [pytest.approx(2 / 3)]}}
     out.write_text(json.dumps({key: value for key, value in document.items() if key != "command"}))
@@ -249,3 +251,27 @@ def test_host_time_without_the_device(capsys):
         pytest.skip("there is a GPU")
     assert bench.main(["--device", "cuda"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_layouts_are_the_librarys(tmp_path):
+    """What pictures of layouts are drawn from is what the code says now."""
+    committed = RESULTS.parents[1] / "docs/pictures/layouts.json"
+    assert json.loads(committed.read_text())["formats"] == flashlatent._native._formats()
+    pytest.importorskip("torch")
+    from flashlatent.report import layout_values
+    assert committed.read_text() == layout_values.text()
+    pytest.importorskip("matplotlib")
+    pictures = report.report([str(committed)], str(tmp_path))
+    assert [pathlib.Path(picture).stem for picture in pictures[::2]] == list(report.layouts.PICTURES)
+    assert all(map(is_picture, pictures))
+
+
+def test_a_bar_a_suite(tmp_path):
+    pytest.importorskip("matplotlib")
+    rows = [{"name": f"{kind} b{b}", "ms": {"ours": 0.1 * b, "flashmla": 0.2, "fa3": 0.15}} for kind in ("dense", "v4")
+            for b in (1, 2)]
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({"results": rows}))
+    pictures = report.report([str(file)], str(tmp_path / "out"))
+    assert [pathlib.Path(picture).name for picture in pictures[::2]] == ["beside.png", "suites.png"]
+    assert all(map(is_picture, pictures))

@@ -74,6 +74,15 @@ f();
     assert (part.mark, part.text) == ("part", "f();\n")
 
 
+def test_a_source_file_is_compiled_in_the_checkout(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "WORK", tmp_path)
+    for number, (text, status) in enumerate([('#include "core/formats/formats.h"\n', 0), ("int f() { return g(); }\n", 1)]):
+        block, = pages.blocks("page.md", f"```cpp source\n{text}```\n")
+        script = pages.script_of(block, str(number), set())
+        done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
+        assert (done.returncode != 0) == status and (status == 0 or "page.md:2" in done.stderr)
+
+
 def test_what_a_program_prints_is_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "WORK", tmp_path)
     for number, (prints, status) in enumerate([("1\n", 0), ("2\n", 1), ("0\n1\n", 0)]):

@@ -114,6 +114,12 @@ def test_native_documentation_names_every_argument(name, function):
         assert parameter.name == "self" or _signatures.says(text, parameter.name), (name, parameter.name)
 
 
+def test_documentation_from_elsewhere_names_own_arguments_alone():
+    """decode_kv() tells of several arguments in one entry."""
+    line, = (line for line in flashlatent.append_index_keys.__doc__.splitlines() if "as in decode()" in line)
+    assert line.startswith("stream, threads  as in decode()")
+
+
 def test_signatures_are_those_of_the_binding():
     decode = inspect.signature(flashlatent.Plan.decode)
     assert list(decode.parameters)[:5] == ["self", "q", "kv_cache", "block_table", "cache_seqlens"]

@@ -11,7 +11,9 @@ from .. import _native
 from .. import torch as operators
 from .._errors import ArgumentTypeError, FlashLatentError, InvalidArgumentError, UnsupportedError
 from .._native import Step
+from ._formats import CacheFormats, formats_of
 
+_UNSAID = CacheFormats()  # what the native call finds by k_cache's width, faster than Python
 _LOG2_E = 1 / math.log(2)
 _is_compiling = torch.compiler.is_compiling  # each step of Python counts here
 
@@ -66,10 +68,8 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     """MLA decode over a paged cache; returns (out (b, s_q, h_q, head_dim_v), lse (b, h_q, s_q)).
 
     q              bf16 or fp16 (b, s_q, h_q, d)
-    k_cache        q's dtype (pages, page_size, h_kv, d); is_fp8_kvcache: one byte an element, (pages, page_size,
-                   1, 656), or (pages, page_size, 1, 584), a view of whole pages (DeepSeek V4, 512 columns), or (pages,
-                   page_size, 1, 528) with scales behind each token (DeepSeek V4.1; the extra cache also 288).
-                   is_fp8_kvcache need not be given: k_cache's dtype tells
+    k_cache        q's dtype (pages, page_size, h_kv, d); or of elements of one byte (is_fp8_kvcache, which need not be
+                   given): (pages, page_size, 1, bytes), in one of the formats below
     block_table    int32 (b, max_pages); entries past a request's length may be garbage; tokens of a negative or too
                    large page number are skipped. None in sparse decode
     cache_seqlens  int32 (b); a length below 0 counts as 0, one above max_pages * page_size as max_pages * page_size.
@@ -84,9 +84,20 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     extra_indices_in_kvcache  int32 (b, s_q, extra topk): its tokens, as indices
     extra_topk_length  int32 (b): only so many of these indices of a request count
     enable_batch_invariant  a request's bits do not depend on its batch-mates; each call then plans anew
-    use_legacy     accepted; there is one set of kernels
-    kv_format      "V32" (656 bytes a token) or "V4" (584), or their names here, "fp8_656" and "fp8_584"; k_cache's last
-                   dimension tells, and must agree
+    kv_format      the format of k_cache, by its name there or here (docs/kv-cache-formats.md):
+
+                     there          here         bytes a token, k_cache's last dimension
+                     "V32"          "fp8_656"    656
+                     "V32_NO_ROPE"  "fp8_528"    528
+                     "V4"           "fp8_584"    584, a view of whole pages
+                     "V41"          "mxfp8_528"  528; the extra cache 528, or 288 for V41_FP4
+                     "V41_FP4"      "nvfp4_288"  288; or 528, V41, beside an extra cache of 288
+                                    "e4m3"       576 or 512, with descale_k
+                                    "plain"      q's dtype
+
+                   Left out, k_cache's last dimension tells: 528 is V41 then, and 288 V41_FP4
+    use_legacy     where scales of V41 and V41_FP4 lie: False, behind each token's data; True, behind a page's, whose
+                   cache is a view of whole pages. Other formats have one place
     descale_q, descale_k  fp32 (1): scales of e4m3 queries and of an e4m3 cache (pages, page_size, 1, 576 or 512), as in
                    flash_mla_with_kvcache_fp8(); 1 if not given
     out            where the result goes: q's dtype, (b, s_q, h_q, head_dim_v); made if not given
@@ -97,25 +108,27 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     Raises InvalidArgumentError (a ValueError) for tensors that don't fit.
     """
     _check_metadata(tile_scheduler_metadata)
-    if kv_format is not None:
-        _check_format(kv_format, k_cache)
-    if _is_compiling():
+    compiling = _is_compiling()
+    formats = _UNSAID
+    if kv_format is not None or compiling:
+        formats = formats_of(kv_format, k_cache, extra_k_cache, use_legacy)
+    if compiling:
         if is_fp8_kvcache is not None and (k_cache.element_size() == 1) is not bool(is_fp8_kvcache):
             raise InvalidArgumentError(f"is_fp8_kvcache is {is_fp8_kvcache} and k_cache is {k_cache.dtype}; an fp8 "
                                        "cache has elements of one byte, any other q's dtype")
         if indices is not None:
             block_table = cache_seqlens = None
-        v41 = {528: "mxfp8_528", 288: "nvfp4_288"}.get(k_cache.shape[-1]) if k_cache.element_size() == 1 else None
         return _compiled(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, out, causal=causal,
-                         kv_format=v41, scales=None if v41 is None else "token", indices=indices, topk_length=topk_length, attn_sink=attn_sink, extra_kv_cache=extra_k_cache,
+                         indices=indices, topk_length=topk_length, attn_sink=attn_sink, extra_kv_cache=extra_k_cache,
                          extra_indices=extra_indices_in_kvcache, extra_topk_length=extra_topk_length,
-                         kv_scale=descale_k, q_scale=descale_q,
-                         batch_invariant=enable_batch_invariant, check_inputs=check_inputs)
+                         kv_scale=descale_k, q_scale=descale_q, batch_invariant=enable_batch_invariant,
+                         check_inputs=check_inputs, **formats._asdict())
     try:
         return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
                                               is_fp8_kvcache, indices, attn_sink, topk_length, extra_k_cache,
                                               extra_indices_in_kvcache, extra_topk_length, out, check_inputs,
-                                              enable_batch_invariant, descale_k, descale_q)
+                                              enable_batch_invariant, descale_k, descale_q, bool(use_legacy),
+                                              *formats)
     except FlashLatentError as error:  # by the names of this function's arguments
         raise type(error)(_in_names_of_flash_mla(str(error))) from None
 
@@ -162,18 +175,6 @@ def _check_metadata(metadata):
             "flashlatent.flash_mla returns is expected")
 
 
-# Bytes a token by the original's names of formats, and by those here.
-_TOKEN_BYTES = {"V32": 656, "V4": 584, "fp8_656": 656, "fp8_584": 584}
-
-
-def _check_format(kv_format, k_cache):
-    if kv_format not in _TOKEN_BYTES:
-        raise UnsupportedError(f"kv_format is {kv_format!r}; {', '.join(map(repr, _TOKEN_BYTES))} are accepted")
-    if k_cache.shape[-1] != _TOKEN_BYTES[kv_format]:
-        raise InvalidArgumentError(f"k_cache is {k_cache.dtype} {tuple(k_cache.shape)}; with kv_format {kv_format!r} "
-                                   f"its last dimension must be {_TOKEN_BYTES[kv_format]}")
-
-
 def _compiled(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, out, **options):
     """A decode call that torch.compile traces through: by the operators, which need no metadata."""
     options |= {"v_dim": head_dim_v, "softmax_scale": q.shape[-1]**-0.5 if softmax_scale is None else softmax_scale}
@@ -208,11 +209,11 @@ def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float
     d_v          V is the first d_v elements of a row; 512 on a GPU
     attn_sink    fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink))
     topk_length  int32 (s_q): only so many indices of a query token count
-    use_legacy   accepted; there is one set of kernels
+    use_legacy   has no effect: kv has no scales
     return_log2_lse  True: max_logits and lse are to base 2; False: both are None
     out          where the result goes: q's dtype, (s_q, h_q, d_v); made if not given
-    max_logits and lse are fp32, and natural if return_log2_lse is not given. A query token that attends to nothing has out 0, max_logits -inf and
-    lse +inf.
+    max_logits and lse are fp32, and natural if return_log2_lse is not given. A query token that attends to nothing has
+    out 0, max_logits -inf and lse +inf.
 
     Raises InvalidArgumentError (a ValueError) for tensors that don't fit, UnsupportedError (a NotImplementedError)
     for what no kernel takes.

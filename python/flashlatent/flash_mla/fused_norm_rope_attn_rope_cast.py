@@ -15,6 +15,7 @@ from torch import Tensor
 from .. import torch as operators
 from .._errors import InvalidArgumentError
 from . import flash_mla_interface as _interface
+from ._formats import formats_of
 
 __all__ = ["decode", "permute_q_b_proj", "permute_wv_proj", "prefill"]
 
@@ -65,12 +66,12 @@ def decode(enable_q_norm: bool, rms_norm_eps: float, token_positions: Tensor, is
     _check_cast(num_per_channels, use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0)
     rotation = _rotation(token_positions, is_rope_neox_style, rope_dim, cos_sin_cache)
     q = operators.prepare_queries(q, norm=_epsilon(enable_q_norm, rms_norm_eps), **rotation)
-    extra = {}
+    options = formats_of(None, k_cache, extra_k_cache, use_legacy)._asdict()
     if extra_k_cache is not None:
-        extra = {"extra_kv_cache": extra_k_cache, "extra_indices": _rows(extra_indices_in_kvcache),
-                 "extra_topk_length": extra_topk_length}
+        options |= {"extra_kv_cache": extra_k_cache, "extra_indices": _rows(extra_indices_in_kvcache),
+                    "extra_topk_length": extra_topk_length}
     out, lse = operators.decode(q[:, None], k_cache, indices=_rows(indices_in_kvcache), softmax_scale=sm_scale,
-                                v_dim=d_v, topk_length=topk_length, attn_sink=attn_sink, **extra)
+                                v_dim=d_v, topk_length=topk_length, attn_sink=attn_sink, **options)
     lse = lse[..., 0]
     return *_cast(out[:, 0], rotation, num_per_channels, n_wv_group), torch.where(lse == -math.inf, math.inf, lse)
 

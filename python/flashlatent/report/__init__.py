@@ -1,13 +1,13 @@
 """python -m flashlatent.report FILE...: pictures of what the program measured, PNG and SVG.
 
 FILE is JSON that `flashlatent bench`, `check`, `replay` or `plan` wrote (--json), or python -m flashlatent.bench and
-flashlatent.bench_distributed. All
-files together give one picture of each kind that they have something for:
+flashlatent.bench_distributed. All files together give one picture of each kind that they have something for:
 
   roofline   dense, sparse, paged: rates below the roof of the same run
   time       dense: time against tokens, a line a library (a file may name its "library") and machine
   peers      dense: peers' times over FlashLatent's
   beside     a run of several libraries in one process (scripts/peers): peers' times over FlashLatent's
+  suites     the same: FlashLatent's times over the fastest peer's, a bar a kind of case
   cases      sparse, paged: the part of the roof that each case reaches
   shapes     bench shapes: ratios to the best of others
   cache, planning, numerics, host   bench cache, plan, numerics; host times of Python's calls
@@ -15,7 +15,8 @@ files together give one picture of each kind that they have something for:
   check      relative errors by kind of case
   replay     served traces: rate, step times, pool
 
-and NAME_plan for each schedule. Needs matplotlib.
+and NAME_plan for each schedule; of a document that `python -m flashlatent.report.layout_values` wrote records, pages,
+slots, two_caches and ranks. Needs matplotlib.
 """
 
 import argparse
@@ -25,14 +26,14 @@ import os
 import re
 import sys
 
-from . import cases, decode, distributed, runs, schedule
+from . import cases, decode, distributed, layouts, runs, schedule
 from .decode import length_series
 from .style import COLOURS, axes, machine_of
 
 __all__ = ["COLOURS", "ReportError", "axes", "digest", "digest_in", "length_series", "main", "read", "report"]
-KINDS = {"roofline": decode.roofline, "time": decode.times, "peers": decode.peers, "beside": decode.beside,
-         "cases": cases.decode_cases, "shapes": decode.shapes, "cache": cases.cache, "planning": cases.planning, "numerics": runs.numerics,
-         "host": cases.host, "distributed": distributed.layers, "check": runs.check}
+KINDS = {"roofline": decode.roofline, "time": decode.times, "peers": decode.peers, "beside": decode.beside, "suites": decode.suites,
+         "cases": cases.decode_cases, "shapes": decode.shapes, "cache": cases.cache, "planning": cases.planning,
+         "numerics": runs.numerics, "host": cases.host, "distributed": distributed.layers, "check": runs.check}
 EXPECTED = "a JSON file of flashlatent bench, check, replay or plan is expected"
 NOT_SHOWN = {"source_tree", "command", "machine", "explain", "source"}
 
@@ -51,6 +52,11 @@ def is_replay(document):
     return isinstance(document.get("report"), dict) and isinstance(document.get("options"), dict)
 
 
+def is_layouts(document):
+    """Is it what `python -m flashlatent.report.layout_values` writes?"""
+    return "formats" in document
+
+
 def has_rows(document):
     """Has it results, a dict each?"""
     rows = document.get("results")
@@ -64,7 +70,7 @@ def read(path):
             document = json.load(file)
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ReportError(f"{path}: {error}; {EXPECTED}") from None
-    if not isinstance(document, dict) or not (is_plan(document) or is_replay(document) or
+    if not isinstance(document, dict) or not (is_plan(document) or is_replay(document) or is_layouts(document) or
                                               has_rows(document)):
         raise ReportError(f"{path}: has none of 'results', 'report' and 'parts'; {EXPECTED}")
     return document
@@ -123,6 +129,9 @@ def report(paths, folder, prefix=""):
         if is_plan(document):
             figures.append((os.path.splitext(os.path.basename(path))[0] + "_plan",
                             drawn(schedule.draw, pyplot, document, [path], "a plan"), [document]))
+        if is_layouts(document):
+            figures += [(name, drawn(draw, pyplot, document, [path], name), [document])
+                        for name, draw in layouts.PICTURES.items()]
     pictures = []
     for name, figure, shown in figures:
         if figure is not None:

@@ -3,8 +3,8 @@
 import math
 from collections import defaultdict
 
-from .style import (COLOURS, LINES, MARKERS, axes, doublings, ladder, library_of, machine_of, machines_of, names_down, on,
-                    series_name, set_axis, tokens)
+from .style import (COLOURS, LINES, MARKERS, axes, doublings, even, ladder, library_of, machine_of, machines_of, names_down,
+                    on, series_name, set_axis, tokens)
 
 
 def roofline(pyplot, documents):
@@ -168,6 +168,33 @@ def beside(pyplot, documents):
     names_down(plot, [kind for kind, _ in groups])
     plot.legend(frameon=False, fontsize=8, loc="best")
     plot.set_title(f"Beside peers, one process {on(machines_of(documents))}; a dot a case", loc="left", fontsize=10)
+    return figure
+
+
+def suites(pyplot, documents):
+    """Our time over the fastest peer's, a bar a kind of case: the geometric mean, with the least and the most; None if no
+    file is of a run of several libraries in one process."""
+    groups = defaultdict(list)
+    for document in documents:
+        for row in document["results"]:
+            times = row.get("ms")
+            peers = [ms for peer, ms in times.items() if not peer.startswith("ours")] if isinstance(times, dict) else []
+            if peers and "ours" in times:
+                groups[row["name"].split(" ")[0]].append(times["ours"] / min(peers))
+    if not groups:
+        return None
+    figure, plot = axes(pyplot, 7.2, 1.4 + 0.4 * len(groups))
+    for row, ratios in enumerate(groups.values()):
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        plot.barh(row, mean, height=0.6, color=COLOURS[0])
+        plot.plot([min(ratios), max(ratios)], [row, row], color="#404040", linewidth=1.2, marker="|")
+        plot.text(0.02, row, f"{mean:.2f}", color="white", va="center", fontsize=8)
+    plot.axvline(1, color="#404040", linewidth=1, linestyle="--")
+    set_axis(plot.xaxis, even(0, max(1.2, *(max(ratios) for ratios in groups.values()))),
+             "our time over the fastest peer's (left of 1: FlashLatent is faster)")
+    names_down(plot, [f"{kind} ({len(ratios)})" for kind, ratios in groups.items()])
+    plot.set_title(f"Beside peers, one process {on(machines_of(documents))}: geometric mean of the cases; line: least to most",
+                   loc="left", fontsize=10)
     return figure
 
 

@@ -28,12 +28,14 @@ def register() -> None:
     try:
         from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS, register_attention_backend
         from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
-        from sglang.srt.server_args import ATTENTION_BACKEND_CHOICES, add_attention_backend_choices
+        from sglang.srt.server_args import ATTENTION_BACKEND_CHOICES, ServerArgs, add_attention_backend_choices
 
         missing = [name for name in ("init_forward_metadata_in_graph", "init_forward_metadata_out_graph",
                                      "forward_decode", "forward_extend") if not hasattr(AttentionBackend, name)]
         if missing:
             raise AttributeError(f"AttentionBackend has no {', '.join(missing)}; SGLang 0.5.17 is known")
+        if not hasattr(ServerArgs, "get_attention_backends"):  # 0.5.23
+            raise AttributeError("ServerArgs has no get_attention_backends; SGLang 0.5.17 is known")
         if NAME not in ATTENTION_BACKENDS:
             register_attention_backend(NAME)(_create)
         if NAME not in ATTENTION_BACKEND_CHOICES:

@@ -128,6 +128,11 @@ def _refuse(model_runner: Any) -> None:
     if not model_runner.use_mla_backend:
         raise ValueError("flashlatent: the model has keys and values apart; --decode-attention-backend flashlatent "
                          "takes models with latent caches (MLA)")
+    configuration = getattr(getattr(model_runner, "model_config", None), "hf_config", None)
+    chosen = getattr(configuration, "index_topk", None)
+    if chosen is not None:
+        raise ValueError(f"flashlatent: the model attends to tokens that an indexer chooses (index_topk is {chosen}); "
+                         "leave --decode-attention-backend out, for SGLang has backends of its own for it")
     prefill, _ = arguments.get_attention_backends()
     if prefill in (None, "flashlatent"):
         raise ValueError(f"flashlatent: --prefill-attention-backend is {prefill}; fa3, flashinfer or triton is "

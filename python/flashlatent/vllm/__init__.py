@@ -4,8 +4,8 @@
     vllm serve MODEL --attention-backend CUSTOM          # vLLM 0.26
     vllm serve MODEL --attention-backend FLASHLATENT     # vLLM 0.33
 
-One name serves all models: latent caches (MLA), sparse ones (DeepSeek V3.2, GLM-5), DeepSeek V4, and keys and values
-apart (GQA).
+One name serves all models: latent caches (MLA), sparse ones (DeepSeek V3.2, GLM-5), DeepSeek V4 and V4.1, and keys and
+values apart (GQA).
 docs/engines.md says what each takes and what it refuses.
 """
 
@@ -13,7 +13,8 @@ import logging
 from typing import Any, Optional
 
 from ._contract import Contract, read
-from ._v4_choice import offer_layer
+from ._indexer_choice import offer_indexer
+from ._v4_choice import V4, V41, offer_layer
 
 __all__ = ["backend_name", "register"]
 
@@ -43,7 +44,9 @@ def register() -> None:
         else:
             _name = _register(contract)
             if _name is not None:
-                offer_layer(_name, contract.v4_faults)
+                offer_layer(V4, _name, contract.v4_faults)
+                offer_layer(V41, _name, contract.v41_faults)
+                offer_indexer(_name, contract.indexer_faults)
     except Exception as error:  # start-up of an engine that may not even want this backend
         _logger.warning("flashlatent: no attention backend is registered with vLLM: %s: %s", type(error).__name__,
                         error)

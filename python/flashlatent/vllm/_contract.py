@@ -60,6 +60,31 @@ _V4_NEEDS: Tuple[Tuple[str, str, str], ...] = (
      "topk_indices token_to_req_indices block_table block_size is_valid_token"),
 )
 
+# The same of DeepSeek V4.1, which vLLM 0.33 has.
+_V41 = "models/deepseek_v41/"
+_V41_LAYER = _V41 + "nvidia/flashmla.py"
+_V41_NEEDS: Tuple[Tuple[str, str, str], ...] = (
+    (_V41 + "nvidia/model.py", "_select_dsv4_attn_cls", "vllm_config"),
+    (_V41 + "attention.py", "_use_v41_mxfp8_kv_record", ""),
+    (_V41 + "compressor.py", "DeepseekCompressor.insert_cache", "self latent positions rotary_emb"),
+    (_V41_LAYER, "DeepseekV4FlashMLAAttention.get_padded_num_q_heads", "cls num_heads"),
+    (_V41_LAYER, "DeepseekV4FlashMLAAttention.forward_mqa", "self q kv positions output"),
+    (_V41_LAYER, "DeepseekV4FlashMLAAttention._forward_decode",
+     "self q kv_cache swa_metadata attn_metadata swa_only output"),
+    (_V41_LAYER, "DeepseekV4FlashMLAAttention._forward_prefill",
+     "self q positions compressed_k_cache swa_k_cache output attn_metadata swa_metadata"),
+    _V4_NEEDS[-1],
+)
+
+# The same of the indexer of sparse attention.
+_INDEXER = "model_executor/layers/sparse_attn_indexer.py"
+_INDEXER_NEEDS: Tuple[Tuple[str, str, str], ...] = (
+    (_INDEXER, "SparseAttnIndexer.__init__", "self k_cache use_fp4_cache **"),
+    (_INDEXER, "sparse_attn_indexer",
+     "hidden_states k_cache_prefix kv_cache q_quant k weights quant_block_size scale_fmt topk_tokens "
+     "topk_indices_buffer skip_k_cache_insert skip_topk_buffer_clear **"),
+)
+
 
 class Contract(NamedTuple):
     """What was found: vLLM's version, whether a backend may have a name of its own, and what does not fit."""
@@ -68,6 +93,8 @@ class Contract(NamedTuple):
     names: bool
     faults: List[str]
     v4_faults: List[str]  # of DeepSeek V4's layer alone
+    v41_faults: List[str]  # of DeepSeek V4.1's
+    indexer_faults: List[str]
 
 
 class _Function(NamedTuple):
@@ -81,7 +108,7 @@ def read(root: Optional[str] = None, version: Optional[str] = None) -> Contract:
     if root is None:
         found = importlib.util.find_spec("vllm")
         if found is None or not found.submodule_search_locations:
-            return Contract("(none)", False, ["vllm is not installed"], [])
+            return Contract("(none)", False, ["vllm is not installed"], [], [], [])
         root = list(found.submodule_search_locations)[0]
     if version is None:
         try:
@@ -89,8 +116,8 @@ def read(root: Optional[str] = None, version: Optional[str] = None) -> Contract:
         except importlib.metadata.PackageNotFoundError:
             version = "(of unknown version)"
     files: Dict[str, Dict[str, _Function]] = {}
-    faults, v4_faults = (list(_faults(root, needs, files)) for needs in (_NEEDS, _V4_NEEDS))
-    return Contract(version, "AttentionBackendEnum.register" in files[_REGISTRY], faults, v4_faults)
+    faults = [list(_faults(root, needs, files)) for needs in (_NEEDS, _V4_NEEDS, _V41_NEEDS, _INDEXER_NEEDS)]
+    return Contract(version, "AttentionBackendEnum.register" in files[_REGISTRY], *faults)
 
 
 def _faults(root: str, needs: Tuple[Tuple[str, str, str], ...],

@@ -42,7 +42,7 @@ def decode(step: flashlatent.Step, q: torch.Tensor, kv_cache: torch.Tensor, chos
 def prefill(step: flashlatent.Step, q: torch.Tensor, kv_cache: torch.Tensor, chosen: Chosen, out: torch.Tensor,
             q_rope: Optional[torch.Tensor] = None, **options: Any) -> torch.Tensor:
     """The same of a prompt's rows: by sparse_prefill(), or where it takes no such call, by decode."""
-    kind = (q.device.type, q.dtype, q.shape[1:], kv_cache.dtype, kv_cache.shape[-1])
+    kind = (q.device.type, q.dtype, q.shape[1:], kv_cache.dtype, kv_cache.shape[-1], options.get("extra_kv_format"))
     if kind not in _refused:
         try:
             return flashlatent.sparse_prefill(q, kv_cache, q_rope=q_rope, out=out, **chosen.arguments(), **options)[2]

@@ -1,37 +1,52 @@
-"""DeepSeek V4: vLLM has an attention layer of its own for it, chosen by a function of the model's module."""
+"""DeepSeek V4 and V4.1: vLLM has attention layers of its own for them, chosen by a function of the model's module."""
 
+import importlib
 import logging
-from typing import Any, List
+from typing import Any, List, NamedTuple
 
 from . import _refusals
 from ._after_import import after_import
+from ._v41_records import refuse_elsewhere
 
 _logger = logging.getLogger("flashlatent.vllm")
-_MODULE = "vllm.models.deepseek_v4.nvidia.model"
 
 
-def offer_layer(name: str, faults: List[str]) -> None:
-    """From now on the attention backend of this name means FlashLatent's layer for DeepSeek V4, too. Where vLLM's
+class _Model(NamedTuple):
+    name: str
+    module: str  # vLLM's, which has the function
+    ours: str  # has layer(vllm_config), our class
+
+
+V4 = _Model("DeepSeek V4", "vllm.models.deepseek_v4.nvidia.model", "deepseek_v4")
+V41 = _Model("DeepSeek V4.1", "vllm.models.deepseek_v41.nvidia.model", "deepseek_v41")
+
+
+def offer_layer(which: _Model, name: str, faults: List[str]) -> None:
+    """From now on the attention backend of this name means FlashLatent's layer for this model, too. Where vLLM's
     interface is not known, its own layer stays, with a warning once the model is made."""
-    after_import(_MODULE, lambda model: _change(model, name, faults))
+    after_import(which.module, lambda module: _change(which, module, name, faults))
 
 
-def _change(model: Any, name: str, faults: List[str]) -> None:
-    theirs = getattr(model, "_select_dsv4_attn_cls", None)
+def _change(which: _Model, module: Any, name: str, faults: List[str]) -> None:
+    theirs = getattr(module, "_select_dsv4_attn_cls", None)
     if theirs is None:
         return
 
     def select(vllm_config: Any) -> Any:
         if getattr(vllm_config.attention_config.backend, "name", None) != name:
+            refuse_elsewhere(vllm_config, f"the attention backend is not {name}")
             return theirs(vllm_config)
         if faults:
-            _logger.warning("flashlatent: DeepSeek V4 takes vLLM's own attention layer: %s", "; ".join(faults))
+            reason = f"{which.name} takes vLLM's own attention layer: {'; '.join(faults)}"
+            refuse_elsewhere(vllm_config, reason)
+            _logger.warning("flashlatent: %s", reason)
             return theirs(vllm_config)
+        if which is not V41:
+            refuse_elsewhere(vllm_config, f"{which.name} has no other records than those of 584 bytes")
         from vllm.platforms import current_platform
         sentences = _refusals.common(None, current_platform.get_device_capability())
         if sentences:
             raise ValueError(f"flashlatent: {'; '.join(sentences)}")
-        from .deepseek_v4 import FlashLatentV4Attention
-        return FlashLatentV4Attention
+        return importlib.import_module(f".{which.ours}", __package__).layer(vllm_config)
 
-    model._select_dsv4_attn_cls = select
+    module._select_dsv4_attn_cls = select

@@ -1,0 +1,46 @@
+"""The edges of a layer: queries on their way in, outputs on their way out."""
+
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import _edges, _native
+from .._torch_call import call
+from ._library import define
+
+_ROTATE = "Tensor? positions=None, Tensor? table=None, str pairs='gptj', str table_layout='halves'"
+
+
+def _finish_outputs(out, **options):
+    codes, scales = _edges.finish_outputs(out, **{"scale_columns": 128, **options})
+    return codes.view(torch.float8_e4m3fn), scales
+
+
+def _finish_outputs_fake(out, positions=None, table=None, pairs="gptj", table_layout="halves", scale_columns=128,
+                         groups=1):
+    count, columns = out.shape[:-2].numel(), out.shape[-2] // groups * out.shape[-1]
+    codes = out.new_empty((groups, count, columns), dtype=torch.float8_e4m3fn).transpose(0, 1)
+    dtype = torch.float32 if scale_columns == 128 else torch.int32
+    return codes, out.new_empty((groups, columns // 128, (count + 3) // 4 * 4), dtype=dtype)
+
+
+define(f"prepare_queries(Tensor q, *, float norm=0., {_ROTATE}) -> Tensor", _native.prepare_queries,
+       lambda q, **options: torch.empty_like(q, memory_format=torch.contiguous_format))
+define(f"finish_outputs(Tensor out, *, {_ROTATE}, int scale_columns=128, int groups=1) -> (Tensor, Tensor)",
+       _finish_outputs, _finish_outputs_fake)
+
+
+def prepare_queries(q: Tensor, *, norm: float = 0.0, positions: Optional[Tensor] = None, table: Optional[Tensor] = None,
+                    pairs: str = "gptj", table_layout: str = "halves") -> Tensor:
+    """Queries normalised and rotated, contiguous; see flashlatent.prepare_queries()."""
+    return call(torch.ops.flashlatent.prepare_queries, q, norm=norm, positions=positions, table=table, pairs=pairs,
+                table_layout=table_layout)
+
+
+def finish_outputs(out: Tensor, *, positions: Optional[Tensor] = None, table: Optional[Tensor] = None,
+                   pairs: str = "gptj", table_layout: str = "halves", scale_columns: int = 128,
+                   groups: int = 1) -> Tuple[Tensor, Tensor]:
+    """(codes, scales) of outputs rotated back, codes as float8_e4m3fn; see flashlatent.finish_outputs()."""
+    return call(torch.ops.flashlatent.finish_outputs, out, positions=positions, table=table, pairs=pairs,
+                table_layout=table_layout, scale_columns=scale_columns, groups=groups)

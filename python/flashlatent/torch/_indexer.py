@@ -1,0 +1,86 @@
+"""The indexer: top-k of its scores, the merge of ranks' results, and writing of index keys."""
+
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import _native
+from .._torch_call import call
+from ._library import define, nothing
+
+_INDEX_TOPK = ("Tensor q, Tensor weights, Tensor index_cache, Tensor block_table, Tensor cache_seqlens, *, int topk, "
+               "str index_format='fp8_132', int? page_size=None, bool causal=False, Tensor? q_scale=None, "
+               "Tensor? cu_seqlens_q=None, Tensor? candidates=None, int candidate_block=8, int best_blocks=0, "
+               "Tensor? slot_table=None, int slot_page_size=0")
+
+
+def _index_topk(*tensors, **options):
+    return tuple(tensors[0].new_empty(0, dtype=dtype) if result is None else result
+                 for result, dtype in zip(_native.index_topk(*tensors, **options),
+                                          (torch.int32, torch.int32, torch.float32, torch.int32)))
+
+
+def _index_topk_fake(q, weights, index_cache, block_table, cache_seqlens, *, topk, best_blocks=0, scores=False,
+                     **options):
+    tokens = q.shape[:-2]
+    return (q.new_empty((*tokens, topk), dtype=torch.int32), q.new_empty(tokens, dtype=torch.int32),
+            q.new_empty((*tokens, topk) if scores else 0, dtype=torch.float32),
+            q.new_empty((*tokens, best_blocks) if best_blocks > 0 else 0, dtype=torch.int32))
+
+
+def _index_topk_out(*tensors, **options):
+    _native.index_topk(*tensors, **options)
+
+
+def _merge_topk(scores, counts, indices, rank):
+    return _native.merge_topk(scores, counts, indices, rank=rank)
+
+
+def _merge_topk_fake(scores, counts, indices, rank):
+    return torch.empty_like(indices), indices.new_empty(indices.shape[:2])
+
+
+def _append_index_keys(keys, slot_mapping, index_cache, index_format="fp8_132", page_size=None):
+    _native.append_index_keys(keys, slot_mapping, index_cache, index_format=index_format, page_size=page_size)
+
+
+define(f"index_topk({_INDEX_TOPK}, bool scores=False) -> (Tensor, Tensor, Tensor, Tensor)", _index_topk,
+       _index_topk_fake)
+define(f"index_topk_out({_INDEX_TOPK}, Tensor(a!) out, Tensor(b!) counts) -> ()", _index_topk_out, nothing)
+define("merge_topk(Tensor scores, Tensor counts, Tensor indices, int rank) -> (Tensor, Tensor)", _merge_topk,
+       _merge_topk_fake)
+define("append_index_keys(Tensor keys, Tensor slot_mapping, Tensor(a!) index_cache, str index_format='fp8_132', "
+       "int? page_size=None) -> ()", _append_index_keys, nothing)
+
+
+def index_topk(q: Tensor, weights: Tensor, index_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor, *,
+               topk: int, **options) -> Tuple[Tensor, Tensor, Optional[Tensor], Optional[Tensor]]:
+    """The indexer; returns (indices, counts, scores, best_blocks), of which the last two are None unless scores=True and
+    best_blocks=n ask for them. Shapes and meaning as in flashlatent.index_topk().
+
+    options  index_format='fp8_132', page_size, causal=False, q_scale, cu_seqlens_q, candidates, candidate_block=8,
+             best_blocks=0, slot_table, slot_page_size=0, scores=False
+    """
+    indices, counts, scores, best = call(torch.ops.flashlatent.index_topk, q, weights, index_cache, block_table,
+                                         cache_seqlens, topk=topk, **options)
+    return (indices, counts, scores if options.get("scores") else None,
+            best if options.get("best_blocks") else None)
+
+
+def index_topk_out(q: Tensor, weights: Tensor, index_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor, *,
+                   topk: int, out: Tensor, counts: Tensor, **options) -> None:
+    """index_topk() into tensors of the caller's: out int32 (batch, s_q, topk), counts int32 (batch, s_q)."""
+    call(torch.ops.flashlatent.index_topk_out, q, weights, index_cache, block_table, cache_seqlens, topk=topk,
+         out=out, counts=counts, **options)
+
+
+def merge_topk(scores: Tensor, counts: Tensor, indices: Tensor, rank: int) -> Tuple[Tensor, Tensor]:
+    """The best of what ranks that share a context have chosen; see flashlatent.merge_topk()."""
+    return call(torch.ops.flashlatent.merge_topk, scores, counts, indices, rank)
+
+
+def append_index_keys(keys: Tensor, slot_mapping: Tensor, index_cache: Tensor, index_format: str = "fp8_132",
+                      page_size: Optional[int] = None) -> None:
+    """Writes new index keys into a cache; see flashlatent.append_index_keys()."""
+    call(torch.ops.flashlatent.append_index_keys, keys, slot_mapping, index_cache, index_format, page_size)

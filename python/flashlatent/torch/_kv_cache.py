@@ -1,0 +1,136 @@
+"""Operations on latent caches, and what their formats are."""
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from .. import _native
+from .._torch_call import call
+from ._library import define, nothing
+
+# Of formats with bytes of their own: elements of a token, and its bytes. Of e4m3 both are the last extent.
+_RECORDS = {format["name"]: (format["dim"], format["token_bytes"]) for format in _native._formats()
+            if format["token_bytes"] > 0}
+
+
+def format_of(kv_cache, said=None):
+    """What a latent cache is of: of bytes its last dimension tells where `said` does not."""
+    if said is not None:
+        return said
+    if kv_cache.element_size() > 1:
+        return "plain"
+    if kv_cache.dim() != 4:
+        return "fp8_584"
+    return {656: "fp8_656", 576: "e4m3", 512: "e4m3", 288: "nvfp4_288"}.get(kv_cache.shape[-1], "fp8_584")
+
+
+def _elements(kv_cache, kv_format):
+    """Elements of a token."""
+    last = kv_cache.shape[-1]
+    return _RECORDS.get(format_of(kv_cache, kv_format), (last, last))[0] if kv_cache.element_size() == 1 else last
+
+
+def _new_format(elements, dtype, named):
+    """What a new cache of `dtype` is of: for torch.uint8, which several are, fp8_656 or of 512 elements fp8_584."""
+    if named is not None:
+        return named
+    if dtype != torch.uint8:
+        return "e4m3" if dtype.itemsize == 1 else "plain"
+    return "fp8_584" if elements == 512 else "fp8_656"
+
+
+def _append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=None, kv_format=None, scales=None,
+                   scale_floor="auto"):
+    _native.append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=kv_scale, kv_format=kv_format, scales=scales,
+                          scale_floor=scale_floor)
+
+
+def _convert_cache(kv_cache, dtype, kv_scale=None, new_kv_scale=None, kv_format=None, scales=None, new_kv_format=None,
+                   new_scales=None, scale_floor="auto"):
+    to = _convert_cache_fake(kv_cache, dtype, None, None, kv_format, scales, new_kv_format, new_scales)
+    if dtype == torch.uint8:
+        new_scales = new_scales or (scales if new_kv_format is None else None)
+        new_kv_format = new_kv_format or (kv_format if kv_cache.dtype == dtype else None)
+    return _native.convert_cache(kv_cache, to, kv_scale=kv_scale, new_kv_scale=new_kv_scale, kv_format=kv_format,
+                                 scales=scales, format=new_kv_format, new_scales=new_scales, scale_floor=scale_floor)
+
+
+def _convert_cache_fake(kv_cache, dtype, kv_scale=None, new_kv_scale=None, kv_format=None, scales=None,
+                        new_kv_format=None, new_scales=None, scale_floor="auto"):
+    elements = _elements(kv_cache, kv_format)
+    if kv_cache.dtype == dtype == torch.uint8 and new_kv_format is None:
+        new_kv_format, new_scales = format_of(kv_cache, kv_format), new_scales or scales
+    named = _new_format(elements, dtype, new_kv_format)
+    extent = _RECORDS.get(named, (elements, elements))[1]
+    pages, page_size = kv_cache.shape[:2]
+    if named == "fp8_584" or (named in _RECORDS and new_scales == "page"):  # whole pages, of which the array is a view
+        unit = 576 if named == "fp8_584" else 1
+        page_bytes = (page_size * extent + unit - 1) // unit * unit
+        memory = kv_cache.new_empty((pages, page_bytes), dtype=dtype)
+        return memory.as_strided((pages, page_size, 1, extent), (page_bytes, extent, extent, 1))
+    return kv_cache.new_empty((*kv_cache.shape[:-1], extent), dtype=dtype)
+
+
+def _gather_cache(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None, kv_scale=None, kv_format=None,
+                  scales=None):
+    out = _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token, dtype, None, kv_format)
+    return _native.gather_cache(kv_cache, block_table, cu_seqlens, first_token, out=out, kv_scale=kv_scale,
+                                kv_format=kv_format, scales=scales)
+
+
+def _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None, kv_scale=None,
+                       kv_format=None, scales=None):
+    dtype = kv_cache.dtype if dtype is None else dtype
+    extent = kv_cache.shape[-1] if dtype.itemsize == 1 else _elements(kv_cache, kv_format)
+    return kv_cache.new_empty((rows, kv_cache.shape[2], extent), dtype=dtype)
+
+
+def _copy_pages(source, to, pairs):
+    _native.copy_pages(source, to, pairs)
+
+
+define("append_latent(Tensor latent, Tensor? rope, Tensor slot_mapping, Tensor(a!) kv_cache, Tensor? kv_scale=None, "
+       "str? kv_format=None, str? scales=None, str scale_floor='auto') -> ()", _append_latent, nothing)
+define("convert_cache(Tensor kv_cache, ScalarType dtype, Tensor? kv_scale=None, Tensor? new_kv_scale=None, "
+       "str? kv_format=None, str? scales=None, str? new_kv_format=None, str? new_scales=None, "
+       "str scale_floor='auto') -> Tensor", _convert_cache, _convert_cache_fake)
+define("gather_cache(Tensor kv_cache, Tensor block_table, Tensor cu_seqlens, SymInt rows, Tensor? first_token=None, "
+       "ScalarType? dtype=None, Tensor? kv_scale=None, str? kv_format=None, str? scales=None) -> Tensor",
+       _gather_cache, _gather_cache_fake)
+define("copy_pages(Tensor source, Tensor(a!) to, Tensor pairs) -> ()", _copy_pages, nothing)
+
+
+def append_latent(latent: Tensor, rope: Optional[Tensor], slot_mapping: Tensor, kv_cache: Tensor,
+                  kv_scale: Optional[Tensor] = None, kv_format: Optional[str] = None, scales: Optional[str] = None,
+                  scale_floor: str = "auto") -> None:
+    """Writes new tokens into a cache; see flashlatent.append_latent()."""
+    call(torch.ops.flashlatent.append_latent, latent, rope, slot_mapping, kv_cache, kv_scale, kv_format, scales,
+         scale_floor)
+
+
+def convert_cache(kv_cache: Tensor, dtype: torch.dtype, kv_scale: Optional[Tensor] = None,
+                  new_kv_scale: Optional[Tensor] = None, kv_format: Optional[str] = None,
+                  scales: Optional[str] = None, new_kv_format: Optional[str] = None,
+                  new_scales: Optional[str] = None, scale_floor: str = "auto") -> Tensor:
+    """The cache in another format: torch.float8_e4m3fn is e4m3, with the new scale; torch.uint8 is new_kv_format, with
+    scales where new_scales says, by default fp8_656 (of 512 elements fp8_584), or the format of a cache of bytes; see
+    flashlatent.convert_cache()."""
+    return call(torch.ops.flashlatent.convert_cache, kv_cache, dtype, kv_scale, new_kv_scale, kv_format, scales,
+                new_kv_format, new_scales, scale_floor)
+
+
+def gather_cache(kv_cache: Tensor, block_table: Tensor, cu_seqlens: Tensor, rows: int,
+                 first_token: Optional[Tensor] = None, dtype: Optional[torch.dtype] = None,
+                 kv_scale: Optional[Tensor] = None, kv_format: Optional[str] = None,
+                 scales: Optional[str] = None) -> Tensor:
+    """Requests' tokens side by side, (rows, h_kv, d), in the cache's dtype or another; see
+    flashlatent.gather_cache()."""
+    return call(torch.ops.flashlatent.gather_cache, kv_cache, block_table, cu_seqlens, rows, first_token, dtype,
+                kv_scale, kv_format, scales)
+
+
+def copy_pages(source: Tensor, to: Tensor, pairs: Tensor) -> None:
+    """Copies pages between two caches; see flashlatent.copy_pages(). Within one cache call that instead: operators
+    of torch may not be given a tensor twice that they write to."""
+    call(torch.ops.flashlatent.copy_pages, source, to, pairs)

@@ -1,0 +1,31 @@
+"""Writes DeepSeek V4.1's compressed tokens in records of 288 bytes: vLLM's own kernel for that converts to e2m1 by an
+instruction that Hopper lacks."""
+
+from typing import Any, Optional
+
+import torch
+from vllm.forward_context import get_forward_context
+
+import flashlatent
+
+
+def insert_compressed(compressor: Any, latent: Optional[torch.Tensor], positions: torch.Tensor,
+                      rotary_emb: Any) -> None:
+    """In place of DeepseekCompressor.insert_cache()."""
+    metadata = get_forward_context().attn_metadata
+    if latent is None or not isinstance(metadata, dict):  # memory is measured
+        return
+    name = compressor.k_cache_prefix
+    write(latent, positions, rotary_emb.cos_sin_cache, compressor._static_forward_context[name].kv_cache,
+          metadata[name].slot_mapping, compressor.compress_ratio)
+
+
+def write(latent: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, kv_cache: torch.Tensor,
+          slot_mapping: torch.Tensor, ratio: int) -> None:
+    """latent (rows, 512), not rotated; a row is a token only where a group of `ratio` positions ends, and is rotated by
+    the group's first position. Rotated columns are rounded to bf16 before they are quantised."""
+    rows = slot_mapping.shape[0]
+    positions = positions[:rows]
+    slots = torch.where((positions + 1) % ratio == 0, slot_mapping, -1)
+    rotated = flashlatent.prepare_queries(latent[:rows, None], positions=positions - positions % ratio, table=table)
+    flashlatent.append_latent(rotated[:, 0], None, slots, kv_cache.unsqueeze(2), kv_format="nvfp4_288", scales="token")

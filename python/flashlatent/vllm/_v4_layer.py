@@ -1,0 +1,67 @@
+"""What FlashLatent's layers for DeepSeek V4 and V4.1 in vLLM have in common: window and compressed tokens in one
+softmax, in decode and prompts.
+
+Both caches are read in place: vLLM's own layers copy those of prompts to a bf16 workspace first, and pad heads to 64 or
+128.
+"""
+
+from typing import Any, Dict, Optional
+
+import torch
+from vllm.forward_context import get_forward_context
+
+from flashlatent import Step
+
+from ._slots import Slots, slots_of_requests
+from ._sparse import Chosen
+
+_HEADS = (8, 16, 32, 64, 128)  # what vLLM's kernel that rotates queries writes
+_RECORDS = {528: "mxfp8_528", 288: "nvfp4_288"}  # by bytes a token; 584 says itself what it is
+
+
+class V4Layer:
+    """To stand before vLLM's FlashMLA layer among a class's bases."""
+
+    n_local_heads: int
+    compress_ratio: int
+
+    @classmethod
+    def get_padded_num_q_heads(cls, num_heads: int) -> int:
+        for heads in _HEADS:
+            if num_heads <= heads:
+                return heads
+        raise ValueError(f"flashlatent: num_heads is {num_heads} on this rank; at most {_HEADS[-1]} is expected")
+
+    def forward_mqa(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor, output: torch.Tensor) -> None:
+        if get_forward_context().attn_metadata is None:  # memory is measured, and no workspace is wanted
+            output.zero_()
+            return
+        super().forward_mqa(q, kv, positions, output)  # type: ignore[misc]
+
+    def _slots(self, tokens: torch.Tensor, swa_metadata: Any, attn_metadata: Any, first: int) -> Slots:
+        """The slots of compressed tokens, which are numbers within a request, of rows from `first` on."""
+        rows = slice(first, first + tokens.shape[0])
+        return slots_of_requests(tokens, swa_metadata.token_to_req_indices[rows], attn_metadata.block_table,
+                                 attn_metadata.block_size // self.compress_ratio, swa_metadata.is_valid_token[rows])
+
+    def _attend(self, way: Any, q: torch.Tensor, extra: Optional[torch.Tensor], swa_metadata: Any, chosen: Chosen,
+                out: torch.Tensor) -> None:
+        heads = self.n_local_heads  # those above are padding, which the layer cuts off
+        if not hasattr(swa_metadata, "flashlatent_step"):  # vLLM makes this metadata anew for each step
+            swa_metadata.flashlatent_step = Step()
+        window = self.swa_cache_layer.kv_cache  # type: ignore[attr-defined]
+        options = _caches(window, extra if chosen.extra_slots is not None else None)
+        way(swa_metadata.flashlatent_step, q[:, :heads], window.unsqueeze(-2), chosen, out[:, :heads],
+            softmax_scale=self.scale, attn_sink=self.attn_sink[:heads], **options)  # type: ignore[attr-defined]
+
+
+def _caches(window: torch.Tensor, extra: Optional[torch.Tensor]) -> Dict[str, Any]:
+    """The extra cache and both formats, as decode() and sparse_prefill() name them."""
+    options: Dict[str, Any] = {}
+    if extra is not None:
+        options["extra_kv_cache"] = extra.unsqueeze(-2)
+    if window.shape[-1] in _RECORDS:  # vLLM puts a token's scales behind its data
+        options.update(kv_format=_RECORDS[window.shape[-1]], scales="token")
+        if extra is not None:
+            options["extra_kv_format"] = _RECORDS[extra.shape[-1]]
+    return options

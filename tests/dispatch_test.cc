@@ -49,10 +49,9 @@ schedule::Workers in_gpcs(std::initializer_list<int> gpcs) {
 
 constexpr DecodeKernel named(const char* name) {
   return {.name = name,
-          .backend = Backend::kCpu,
+          .architecture = Architecture::kHost,
           .takes = "",
           .declines = nullptr,
-          .geometry = nullptr,
           .workspace_bytes = nullptr,
           .launch = nullptr};
 }

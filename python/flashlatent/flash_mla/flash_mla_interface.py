@@ -86,7 +86,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     enable_batch_invariant  a request's bits do not depend on its batch-mates; each call then plans anew
     kv_format      the format of k_cache, by its name there or here (docs/kv-cache-formats.md):
 
-                     there          here         bytes a token, k_cache's last dimension
+                     there          here         bytes per token, k_cache's last dimension
                      "V32"          "fp8_656"    656
                      "V32_NO_ROPE"  "fp8_528"    528
                      "V4"           "fp8_584"    584, a view of whole pages

@@ -62,7 +62,7 @@ int main() {
   const fl::Memory plan_memory = allocate(plan.plan_bytes());
   const fl::Memory workspace = allocate(plan.workspace_bytes());
 
-  // Once a step: which thread (or SM) does which blocks of which request.
+  // Once per step: which thread (or SM) does which blocks of which request.
   const fl::ConstTensorView lengths(cache_seqlens.data(), fl::Dtype::kI32, {2});
   if (fl::Status s = plan.schedule(lengths, plan_memory); !s.ok()) return fail("schedule", s);
 
@@ -83,7 +83,7 @@ int main() {
     outputs.out = {out.data(), fl::Dtype::kBF16, {2, 1, 16, 512}};
     outputs.lse = {lse.data(), fl::Dtype::kF32, {2, 16, 1}};
 
-    // Once a layer.
+    // Once per layer.
     if (fl::Status s = plan.decode(inputs, outputs, plan_memory, workspace); !s.ok()) {
       return fail("decode", s);
     }

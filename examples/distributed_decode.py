@@ -59,8 +59,8 @@ def main():
     cache = cache_of(rows, slots, table.numel())
 
     mine = slice(rank * HEADS, (rank + 1) * HEADS)
-    plan = context.plan(q[:, :, mine], cache, table, cache_seqlens)  # once a step
-    out, lse = context.decode(q[:, :, mine], cache, table, cache_seqlens, softmax_scale=SCALE, plan=plan)  # once a layer
+    plan = context.plan(q[:, :, mine], cache, table, cache_seqlens)  # once per step
+    out, lse = context.decode(q[:, :, mine], cache, table, cache_seqlens, softmax_scale=SCALE, plan=plan)  # once per layer
 
     table = table_of(LENGTHS, device)
     slots = table[requests, positions // PAGE_SIZE].long() * PAGE_SIZE + positions % PAGE_SIZE

@@ -37,7 +37,7 @@ def arguments():
                         help="prompt tokens (default: 1024 16384)")
     parser.add_argument("--modes", nargs="+", choices=["eager", "graph"], default=["eager", "graph"])
     parser.add_argument("--kv-cache-dtype", default="auto", help="auto, or fp8_ds_mla where a backend takes it")
-    parser.add_argument("--block-size", type=int, default=64, help="tokens a page (default: 64)")
+    parser.add_argument("--block-size", type=int, default=64, help="tokens per page (default: 64)")
     parser.add_argument("--layers", type=int, default=4, help="of the model; with few, a step is mostly the host's time (default: 4)")
     parser.add_argument("--new", type=int, default=65, help="tokens a request generates (default: 65)")
     parser.add_argument("--budget", type=float, default=0, metavar="SECONDS",

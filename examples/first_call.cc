@@ -1,4 +1,4 @@
-// Two requests of 200 and 65 cached tokens, 16 heads: plan once a step, decode once a layer.
+// Two requests of 200 and 65 cached tokens, 16 heads: plan once per step, decode once per layer.
 #include <flashlatent/flashlatent.h>
 
 #include <cmath>
@@ -65,8 +65,8 @@ int main() {
   to.out = {allocate(2 * 16 * 512 * 2), fl::Dtype::kBF16, {2, 1, 16, 512}, kDevice};
   to.lse = {placed(lse), fl::Dtype::kF32, {2, 16, 1}, kDevice};
 
-  fl::Status status = plan->schedule(in.cache_seqlens, plan_memory);       // once a step
-  if (status.ok()) status = plan->decode(in, to, plan_memory, workspace);  // once a layer
+  fl::Status status = plan->schedule(in.cache_seqlens, plan_memory);       // once per step
+  if (status.ok()) status = plan->decode(in, to, plan_memory, workspace);  // once per layer
   if (!status.ok()) return std::puts(status.message().c_str()), 1;
   copy(lse.data(), to.lse.data, lse.size() * sizeof(float));
   std::printf("%s: lse %.4f and %.4f\n", plan->kernel(), lse[0], lse[16]);

@@ -104,7 +104,7 @@ def main():
     parser.add_argument("--model", type=pathlib.Path, default="tiny_mla", help="folder that train.py wrote")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rows", type=int, default=32, help="rows of held-out text")
-    parser.add_argument("--length", type=int, default=1024, help="bytes a row")
+    parser.add_argument("--length", type=int, default=1024, help="bytes per row")
     parser.add_argument("--first", type=int, default=16, help="tokens of the first pass")
     parser.add_argument("--chunk", type=int, default=1, help="tokens of each later pass")
     parser.add_argument("--prompts", type=int, default=8)

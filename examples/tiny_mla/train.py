@@ -87,7 +87,7 @@ def main():
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--batch", type=int, default=64, help="rows a step")
-    parser.add_argument("--length", type=int, default=1024, help="bytes a row")
+    parser.add_argument("--length", type=int, default=1024, help="bytes per row")
     parser.add_argument("--rate", type=float, default=2e-3, help="the highest learning rate")
     parser.add_argument("--text", type=int, default=128, help="most megabytes of text to read")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,6 +1,6 @@
 """Step 2: a batch, a plan, and layers.
 
-A plan says who does which blocks of which request. An engine makes it once a step, since all layers have the same
+A plan says who does which blocks of which request. An engine makes it once per step, since all layers have the same
 lengths: `Step` keeps the plan of its first call for the others. A long request is cut where that balances the work.
 """
 

@@ -4,7 +4,7 @@
     out, lse = flashlatent.decode_kv(q, key_cache, value_cache, block_table, cache_seqlens, softmax_scale=128**-0.5)
 
 Arrays are NumPy's, torch's, CuPy's, JAX's or any with DLPack, read where they are, never copied. An engine
-makes a Plan, calls schedule() once a step and decode() once a layer. torch operators are in flashlatent.torch,
+makes a Plan, calls schedule() once per step and decode() once per layer. torch operators are in flashlatent.torch,
 a drop-in for the package flash_mla in flashlatent.flash_mla, Hugging Face models in flashlatent.transformers.
 """
 

@@ -15,7 +15,7 @@ def csr_to_block_table(indptr: Any, indices: Any, last_page_len: Optional[Any] =
     indices        int32 (pages in use); negative: no page. Entries past indptr[-1] are not read
     last_page_len  int32 (batch): tokens in each request's last page, 1 to page_size; with it cache_seqlens is made
                    (int32 (batch)), otherwise it is None
-    page_size      tokens a page; needed beside last_page_len
+    page_size      tokens per page; needed beside last_page_len
     max_pages      columns of block_table. If it is not given, the most pages of a request, which on a GPU waits for
                    the stream; give it in a CUDA graph and where lengths change from step to step
 

@@ -79,7 +79,7 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     extra_block_table, extra_cache_seqlens  as block_table and cache_seqlens: all of the request's tokens, without
                    causal mask or window; lengths are int32 (batch), or (batch, s_q) where query tokens see different
                    numbers of them and q is not ragged
-    page_size, extra_page_size  tokens a page of caches given as (pages, page_bytes)
+    page_size, extra_page_size  tokens per page of caches given as (pages, page_bytes)
     kv_scale       fp32 (1), of an e4m3 cache: an element of kv_cache (and extra_kv_cache) is e4m3 * scale; 1 if not
                    given
     q_scale        fp32 (1) or (h_q), of e4m3 queries; 1 if not given

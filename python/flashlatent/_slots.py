@@ -30,7 +30,7 @@ def in_pages(tokens: Tensor, wanted: Tensor, requests: Tensor, block_table: Tens
 
 
 def check_page_size(page_size: Any) -> int:
-    """The tokens a page, as an int."""
+    """The tokens per page, as an int."""
     try:
         number = 0 if isinstance(page_size, bool) else operator.index(page_size)
     except TypeError:

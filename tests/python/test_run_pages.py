@@ -83,6 +83,16 @@ def test_a_source_file_is_compiled_in_the_checkout(tmp_path, monkeypatch):
         assert (done.returncode != 0) == status and (status == 0 or "page.md:2" in done.stderr)
 
 
+def test_parts_are_compiled_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "WORK", tmp_path)
+    (tmp_path / "prefix").mkdir()
+    (tmp_path / "prefix/include").symlink_to(ROOT / "include")
+    for name, texts, status in [("right", ["int n = 1;\n", "int n = layers;\n"], 0), ("wrong", ["int n = 1;\n", "m;\n"], 1)]:
+        parts = [pages.Block("page.md", 10 * i, "cpp", (), text, "part") for i, text in enumerate(texts, 1)]
+        done = subprocess.run(["bash", "-c", pages.script_of_parts(parts, name)], cwd=ROOT, capture_output=True, text=True)
+        assert (done.returncode != 0) == status and (status == 0 or "page.md:20" in done.stderr)
+
+
 def test_what_a_program_prints_is_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "WORK", tmp_path)
     for number, (prints, status) in enumerate([("1\n", 0), ("2\n", 1), ("0\n1\n", 0)]):

@@ -1,8 +1,8 @@
 """Decode with the tokens of each context spread over a process group (context parallelism).
 
     context = flashlatent.distributed.ContextParallel(group)                # once
-    plan = context.plan(q, kv_cache, block_table, cache_seqlens)            # once a step
-    out, lse = context.decode(q, kv_cache, block_table, cache_seqlens,      # once a layer
+    plan = context.plan(q, kv_cache, block_table, cache_seqlens)            # once per step
+    out, lse = context.decode(q, kv_cache, block_table, cache_seqlens,      # once per layer
                               softmax_scale=192**-0.5, plan=plan)
 
 Every rank holds the tokens that Interleaving gives it, and some query heads (tensor parallelism). A call gathers

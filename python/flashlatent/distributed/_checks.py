@@ -56,8 +56,9 @@ def dims_of_key_values(key_cache: Any, value_cache: Any) -> Tuple[Optional[int],
     """(KV heads, v_dim) of a cache, separate or packed; None where cache_of_key_values() refuses it."""
     if not isinstance(key_cache, Tensor) or not isinstance(value_cache, Tensor) or value_cache.dim() != 4:
         return None, None
-    return {4: (key_cache.shape[-2], value_cache.shape[3]),
-            5: (key_cache.shape[1], value_cache.shape[2])}.get(key_cache.dim(), (None, None))
+    if key_cache.dim() not in (4, 5):
+        return None, None
+    return (key_cache.shape[2], value_cache.shape[3]) if key_cache.dim() == 4 else (key_cache.shape[1], value_cache.shape[2])
 
 
 def call(q: Any, v_dim: Any, kv_heads: int, flags: dict, options: dict) -> None:

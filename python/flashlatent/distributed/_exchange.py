@@ -89,7 +89,7 @@ class PeerMemory:
     """Memory of every rank that the others write to, by torch's symmetric memory: each lays out, or merges, in the
     launch that sends. It counts on no NVLink multicast.
 
-    It is allocated once: for max_rows rows of 512 elements, 3,072 bytes a row for each other rank."""
+    It is allocated once: for max_rows rows of 512 elements, 3,072 bytes per row for each other rank."""
 
     def __init__(self, group, device: torch.device, max_rows: int, v_dim: int):
         """This rank's memory; meet() makes it known."""

@@ -50,7 +50,7 @@ class Interleaving(NamedTuple):
         positions    int32 or int64 (n): places in the contexts; negative: padding
         requests     integers (n): each token's row of block_table; of padding, any
         block_table  int32 (batch, max_pages): the rank's own pages; negative: no page, its tokens get -1
-        page_size    tokens a page
+        page_size    tokens per page
         Raises InvalidArgumentError for tensors that don't fit and, on the CPU, for an own token whose position is past
         the page table or whose request is none of its rows; on a GPU such a token gets -1.
         """
@@ -72,7 +72,7 @@ class Interleaving(NamedTuple):
 
         positions    int32 (batch, s_q, topk); negative, or past the page table: skipped
         block_table  int32 (batch, max_pages): the rank's own pages; negative: no page, its tokens are skipped
-        page_size    tokens a page
+        page_size    tokens per page
         Returns int32 (batch, s_q, topk) and int32 (batch). Each query token's own tokens come first, -1 after them;
         topk_length is the most that a request's have. Raises InvalidArgumentError for tensors that don't fit. A slot
         beyond int32, which no index can name, is refused on the CPU and skipped on a GPU.

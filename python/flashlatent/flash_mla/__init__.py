@@ -2,9 +2,9 @@
 
     from flashlatent.flash_mla import flash_mla_with_kvcache, get_mla_metadata
 
-    metadata, num_splits = get_mla_metadata()          # once a step
+    metadata, num_splits = get_mla_metadata()          # once per step
     out, lse = flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, 512, metadata, num_splits,
-                                      causal=True)     # once a layer
+                                      causal=True)     # once per layer
 
 Tensors are torch's, on a GPU or on the CPU. What is more than there: any head count, page size and topk, strides,
 fp16, empty rows. Metadata that is older than the lengths, or shared by layers of several shapes, gives right

@@ -11,9 +11,8 @@ from .. import _native
 from .. import torch as operators
 from .._errors import ArgumentTypeError, FlashLatentError, InvalidArgumentError, UnsupportedError
 from .._native import Step
-from ._formats import CacheFormats, formats_of
+from ._formats import formats_of
 
-_UNSAID = CacheFormats()  # what the native call finds by k_cache's width, faster than Python
 _LOG2_E = 1 / math.log(2)
 _is_compiling = torch.compiler.is_compiling  # each step of Python counts here
 
@@ -86,7 +85,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     enable_batch_invariant  a request's bits do not depend on its batch-mates; each call then plans anew
     kv_format      the format of k_cache, by its name there or here (docs/kv-cache-formats.md):
 
-                     there          here         bytes a token, k_cache's last dimension
+                     there          here         bytes per token, k_cache's last dimension
                      "V32"          "fp8_656"    656
                      "V32_NO_ROPE"  "fp8_528"    528
                      "V4"           "fp8_584"    584, a view of whole pages
@@ -109,9 +108,9 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     """
     _check_metadata(tile_scheduler_metadata)
     compiling = _is_compiling()
-    formats = _UNSAID
+    format = scales = extra_format = None  # the native call finds V4.1's by k_cache's width, faster than Python
     if kv_format is not None or compiling:
-        formats = formats_of(kv_format, k_cache, extra_k_cache, use_legacy)
+        format, scales, extra_format = formats_of(kv_format, k_cache, extra_k_cache, use_legacy)
     if compiling:
         if is_fp8_kvcache is not None and (k_cache.element_size() == 1) is not bool(is_fp8_kvcache):
             raise InvalidArgumentError(f"is_fp8_kvcache is {is_fp8_kvcache} and k_cache is {k_cache.dtype}; an fp8 "
@@ -122,13 +121,13 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
                          indices=indices, topk_length=topk_length, attn_sink=attn_sink, extra_kv_cache=extra_k_cache,
                          extra_indices=extra_indices_in_kvcache, extra_topk_length=extra_topk_length,
                          kv_scale=descale_k, q_scale=descale_q, batch_invariant=enable_batch_invariant,
-                         check_inputs=check_inputs, **formats._asdict())
+                         check_inputs=check_inputs, kv_format=format, scales=scales, extra_kv_format=extra_format)
     try:
         return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
                                               is_fp8_kvcache, indices, attn_sink, topk_length, extra_k_cache,
                                               extra_indices_in_kvcache, extra_topk_length, out, check_inputs,
                                               enable_batch_invariant, descale_k, descale_q, bool(use_legacy),
-                                              *formats)
+                                              format, scales, extra_format)
     except FlashLatentError as error:  # by the names of this function's arguments
         raise type(error)(_in_names_of_flash_mla(str(error))) from None
 

@@ -11,6 +11,7 @@ flashlatent.bench_distributed. All files together give one picture of each kind 
   cases      sparse, paged: the part of the roof that each case reaches
   shapes     bench shapes: ratios to the best of others
   cache, planning, numerics, host   bench cache, plan, numerics; host times of Python's calls
+  steps      examples/engine_bench.py: an engine's steps by attention backend
   distributed  bench_distributed: a layer and its parts by GPUs, as parts of one GPU's time where that is there
   check      relative errors by kind of case
   replay     served traces: rate, step times, pool
@@ -26,14 +27,15 @@ import os
 import re
 import sys
 
-from . import cases, decode, distributed, layouts, runs, schedule
+from . import cases, decode, distributed, engines, layouts, runs, schedule
 from .decode import length_series
 from .style import COLOURS, axes, machine_of
 
 __all__ = ["COLOURS", "ReportError", "axes", "digest", "digest_in", "length_series", "main", "read", "report"]
 KINDS = {"roofline": decode.roofline, "time": decode.times, "peers": decode.peers, "beside": decode.beside, "suites": decode.suites,
          "cases": cases.decode_cases, "shapes": decode.shapes, "cache": cases.cache, "planning": cases.planning,
-         "numerics": runs.numerics, "host": cases.host, "distributed": distributed.layers, "check": runs.check}
+         "numerics": runs.numerics, "host": cases.host, "steps": engines.steps, "distributed": distributed.layers,
+         "check": runs.check}
 EXPECTED = "a JSON file of flashlatent bench, check, replay or plan is expected"
 NOT_SHOWN = {"source_tree", "command", "machine", "explain", "source"}
 

@@ -8,7 +8,7 @@ from .style import (COLOURS, LINES, MARKERS, axes, doublings, even, ladder, libr
 
 
 def roofline(pyplot, documents):
-    """TFLOP/s over FLOP a byte, below the roofs that were measured in the same runs; None if no file has one."""
+    """TFLOP/s over FLOP per byte, below the roofs that were measured in the same runs; None if no file has one."""
     documents = [document for document in documents if {"read_tbps", "matmul_tflops"} <= set(document.get("roof", {}))
                  and any(row.get("gbps") and row.get("tflops") for row in document["results"])]
     if not documents:
@@ -34,7 +34,7 @@ def roofline(pyplot, documents):
             plot.scatter([row["tflops"] * 1000 / row["gbps"] for row in points], [row["tflops"] for row in points],
                          color=COLOURS[index % len(COLOURS)], marker=MARKERS[number % len(MARKERS)], s=20, alpha=0.8,
                          linewidths=0, label=f"{h_q} heads" if number == 0 else None)
-    set_axis(plot.xaxis, across, "arithmetic intensity, FLOP a byte", log=True)
+    set_axis(plot.xaxis, across, "arithmetic intensity, FLOP per byte", log=True)
     set_axis(plot.yaxis, up, "rate, TFLOP/s", log=True)
     figure.legend(frameon=False, fontsize=8, loc="outside right upper")
     marks = "" if len(machines) == 1 else "; marks: " + ", ".join(
@@ -82,7 +82,7 @@ def times(pyplot, documents, most=9):
             plot.plot(*zip(*points), color=COLOURS[index % len(COLOURS)], marker=MARKERS[index % len(MARKERS)],
                       markersize=4, linewidth=1.6, label=name, clip_on=False)
         points = [point for series in libraries.values() for point in series]
-        set_axis(plot.xaxis, doublings(min(points)[0], max(points)[0]), "tokens a request", log=True, label=tokens)
+        set_axis(plot.xaxis, doublings(min(points)[0], max(points)[0]), "tokens per request", log=True, label=tokens)
         values = [value for _, value in points]
         set_axis(plot.yaxis, ladder(min(values), max(values), most=7), "time of a call, ms", log=True)
         plot.set_title(f"batch {b}, {s_q} query token{'s' * (s_q > 1)}, {h_q} heads", loc="left", fontsize=9)

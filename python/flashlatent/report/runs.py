@@ -66,14 +66,14 @@ def replay_name(document):
 
 
 def replay(pyplot, documents):
-    """Served traces, a row each: tokens a second, step times, the pool; None if there are none."""
+    """Served traces, a row each: tokens per second, step times, the pool; None if there are none."""
     if not documents:
         return None
     reports = [document["report"] for document in documents]
     figure, plots = axes(pyplot, 11, 1.6 + 0.62 * len(reports), ncols=3, sharey=True)
     rates, steps, pool = plots
     rates.barh(range(len(reports)), [r["tokens_per_second"] for r in reports], height=0.6, color=COLOURS[0])
-    set_axis(rates.xaxis, even(0, max(r["tokens_per_second"] for r in reports), most=5), "tokens of decode a second")
+    set_axis(rates.xaxis, even(0, max(r["tokens_per_second"] for r in reports), most=5), "tokens of decode per second")
     for index, (key, name) in enumerate((("step_ms_p50", "median"), ("step_ms_p99", "99th percentile"),
                                          ("step_ms_max", "longest"))):
         steps.scatter([r[key] for r in reports], range(len(reports)), color=COLOURS[index], marker=MARKERS[index], s=30,

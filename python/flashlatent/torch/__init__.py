@@ -1,8 +1,8 @@
 """PyTorch operators: torch.ops.flashlatent.*, for torch.compile(fullgraph=True) and CUDA graphs.
 
-    plan = flashlatent.torch.plan(q, kv_cache, block_table, cache_seqlens)          # once a step
+    plan = flashlatent.torch.plan(q, kv_cache, block_table, cache_seqlens)          # once per step
     out, lse = flashlatent.torch.decode(q, kv_cache, block_table, cache_seqlens,
-                                        softmax_scale=192**-0.5, plan=plan)         # once a layer
+                                        softmax_scale=192**-0.5, plan=plan)         # once per layer
 
 Tensors lie on one device, a GPU or the CPU; work goes to its current stream, memory comes from torch's allocator.
 Nothing is kept between calls, so that any threads and streams may call at once. Captured in a CUDA graph, plan()

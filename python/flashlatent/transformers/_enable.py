@@ -49,7 +49,7 @@ def enable(model, *, kv_format=None, page_size=64, pages=None, any_version=False
     """Lets a model of DeepSeek-V2's or V3's architecture generate with FlashLatent; returns the model.
 
     kv_format    of the cache: 'bf16', 'fp16', 'fp8_656', or None: the model's dtype
-    page_size    tokens a page, of generate(); generate_batch() has ContinuousBatchingConfig(block_size=...)
+    page_size    tokens per page, of generate(); generate_batch() has ContinuousBatchingConfig(block_size=...)
     pages        how many pages all generate() calls together have. These are kept between calls, and prompts that
                  begin with tokens they hold begin there. None: each call has pages of its own, as many as it needs
     any_version  also for versions of transformers that this module is not tested with

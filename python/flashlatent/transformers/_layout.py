@@ -6,7 +6,7 @@ import torch
 
 from .._errors import InvalidArgumentError
 
-# Format: (dtype of the array, bytes a token where it is not the number of elements, dtype of queries or None: any).
+# Format: (dtype of the array, bytes per token where it is not the number of elements, dtype of queries or None: any).
 FORMATS = {
     "bf16": (torch.bfloat16, None, torch.bfloat16),
     "fp16": (torch.float16, None, torch.float16),

@@ -27,7 +27,7 @@ def chosen_slots(impl: Any, metadata: Any, rows: int) -> Slots:
 
 def slots_of_requests(tokens: torch.Tensor, requests: torch.Tensor, block_table: torch.Tensor, size: int,
                       valid: torch.Tensor) -> Slots:
-    """The same of a compressed cache of `size` tokens a page; rows that are not valid have none."""
+    """The same of a compressed cache of `size` tokens per page; rows that are not valid have none."""
     if tokens.device.type == "cpu":
         return _in_pages(tokens, (tokens >= 0) & valid[:, None], requests, block_table, size)
     from vllm.models.deepseek_v4.common.ops import compute_global_topk_indices_and_lens

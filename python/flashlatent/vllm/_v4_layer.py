@@ -16,7 +16,7 @@ from ._slots import Slots, slots_of_requests
 from ._sparse import Chosen
 
 _HEADS = (8, 16, 32, 64, 128)  # what vLLM's kernel that rotates queries writes
-_RECORDS = {528: "mxfp8_528", 288: "nvfp4_288"}  # by bytes a token; 584 says itself what it is
+_RECORDS = {528: "mxfp8_528", 288: "nvfp4_288"}  # by bytes per token; 584 says itself what it is
 
 
 class V4Layer:

@@ -1,4 +1,4 @@
-"""DeepSeek V4.1's attention layer in vLLM, with its caches in V4's records (584 bytes a token) or in V4.1's: 528 bytes,
+"""DeepSeek V4.1's attention layer in vLLM, with its caches in V4's records (584 bytes per token) or in V4.1's: 528 bytes,
 and 288 for compressed tokens, which vLLM's own layer stores on Blackwell alone.
 
 The indexer, the compressor and projections are vLLM's own, and cache writes but those of 288 bytes.

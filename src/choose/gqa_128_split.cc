@@ -89,8 +89,7 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
                        : dim <= 128 ? 0
                                     : least_of_64(cost::of(kKernel, kDim256));
   cost::ItemTimes times = cost::ItemTimes::of(cost::of(kKernel, kTimes), workers);
-  constexpr std::int32_t kLoneShare = cost::constants(kKernel, kTimes).lone_share;
-  times.lone_share = cost::scaled(kLoneShare, workers.clock);
+  times.lone_share = cost::of(kKernel, kTimes).lone_share_on(workers);
   times.block = std::max(bytes / (cost::kRates.share / 10.0) * workers.memory, least);
   times.block_alone = times.block_near =
       std::max(bytes / (cost::kRates.most / 10.0) * workers.clock, cost::kLeastAlone * least);

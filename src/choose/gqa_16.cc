@@ -174,8 +174,7 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
     const double call = segment + cost::of(kKernel, kTeams).on(workers).per_call;
     return cost::with({}, call + blocks * times.block_alone);
   }
-  constexpr std::int32_t kLoneShare = cost::constants(kKernel, kTimes).lone_share;
-  times.lone_share = segment + cost::scaled(kLoneShare, workers.clock);
+  times.lone_share = segment + cost::of(kKernel, kTimes).lone_share_on(workers);
   times.merge = cost::of(kKernel, kTimes).on(workers).per_merge;
   times.block = block_time(bytes, row_tiles_of(problem, g), tiles, workers);
   return cost::of_line(g, times, cost::Items::kFaster, g.parts);

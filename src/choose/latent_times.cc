@@ -5,11 +5,11 @@
 namespace flashlatent::choose {
 
 schedule::CallTimes dense_times(const schedule::Geometry& g, const schedule::Workers& workers,
-                                const DenseTimes& of) {
-  cost::ItemTimes times = cost::ItemTimes::of(of.costs, workers);
+                                const cost::Costs& costs) {
+  cost::ItemTimes times = cost::ItemTimes::of(costs, workers);
   times.cut_call = g.cost.per_call;
   times.rounding = times.block;
-  times.lone_share = cost::scaled(of.lone_share, workers.clock);
+  times.lone_share = costs.lone_share_on(workers);
   constexpr cost::Costs kOfShares = cost::of(cost::Kernel::kLatent, cost::Situation::kTimes);
   times.merge_of_share = kOfShares.on(workers).per_merge;
   const bool whole = g.partition == schedule::Partition::kWhole;
@@ -19,7 +19,7 @@ schedule::CallTimes dense_times(const schedule::Geometry& g, const schedule::Wor
 
 schedule::CallTimes share_times(schedule::Geometry g, const schedule::Workers& workers,
                                 const cost::Costs& costs) {
-  g.cost.per_split = cost::scaled(costs.beside.per_split, workers.clock);
+  g.cost.per_split = costs.segment_on(workers);
   return cost::of_shares(g);
 }
 

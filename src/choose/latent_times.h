@@ -6,13 +6,10 @@
 
 namespace flashlatent::choose {
 
-/// What calls take of a kernel whose CTAs walk a line.
-struct DenseTimes {
-  cost::Costs costs;            ///< per_call is of whole items; of a line that is cut it is the geometry's.
-  std::int32_t lone_share = 0;  ///< As cost::ItemTimes has it; on an H200.
-};
+/// What calls take of a kernel whose CTAs walk a line. per_call is of whole items; of a line that is cut it
+/// is the geometry's.
 schedule::CallTimes dense_times(const schedule::Geometry& geometry, const schedule::Workers& workers,
-                                const DenseTimes& of);
+                                const cost::Costs& costs);
 
 /// What a call of shares takes, each of one item; `costs`: by which they are cut. A segment takes as long on
 /// every device, though cuts count it in blocks.

@@ -20,10 +20,8 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
                           const schedule::Workers& workers) {
   constexpr cost::Kernel kKernel = cost::Kernel::kMla16;
   constexpr cost::Costs kTimes = cost::of(kKernel, cost::Situation::kTimes);
-  constexpr std::int32_t kLoneShare = cost::constants(kKernel, cost::Situation::kTimes).lone_share;
   constexpr cost::Costs kQueryTokens = cost::of(kKernel, cost::Situation::kQueryTokens);
-  return with_query_tokens(dense_times(g, workers, {.costs = kTimes, .lone_share = kLoneShare}), problem,
-                           kQueryTokens, workers);
+  return with_query_tokens(dense_times(g, workers, kTimes), problem, kQueryTokens, workers);
 }
 
 schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {

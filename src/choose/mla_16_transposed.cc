@@ -36,10 +36,8 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
 schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
                           const schedule::Workers& workers) {
   constexpr cost::Costs kTimes = cost::of(Kernel::kMla16Transposed, Situation::kTimes);
-  constexpr std::int32_t kLoneShare = cost::constants(Kernel::kMla16Transposed, Situation::kTimes).lone_share;
   constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla16Transposed, Situation::kQueryTokens);
-  return with_query_tokens(dense_times(g, workers, {.costs = kTimes, .lone_share = kLoneShare}), problem,
-                           kQueryTokens, workers);
+  return with_query_tokens(dense_times(g, workers, kTimes), problem, kQueryTokens, workers);
 }
 
 schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {

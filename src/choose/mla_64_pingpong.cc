@@ -131,10 +131,9 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
   constexpr cost::Costs kTeamQueryTokens = cost::of(Kernel::kMla64Pingpong, Situation::kTeamQueryTokens);
   const bool one_tile = fits_one_tile(problem);
   if (g.team > 1) return with_query_tokens(cost::of_shares(g), problem, kTeamQueryTokens, workers);
-  const schedule::CallTimes times =
-      schedule::combines_shares(g.partition)
-          ? share_times(g, workers, one_tile ? kEvenCost : kEvenCostOfTwoTiles)
-          : dense_times(g, workers, {.costs = one_tile ? kTimes : kTimesOfTiles});
+  const schedule::CallTimes times = schedule::combines_shares(g.partition)
+                                        ? share_times(g, workers, one_tile ? kEvenCost : kEvenCostOfTwoTiles)
+                                        : dense_times(g, workers, one_tile ? kTimes : kTimesOfTiles);
   return with_query_tokens(times, problem, kQueryTokens, workers);
 }
 

@@ -72,10 +72,10 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
       return share_times(g, workers, cost::of(Kernel::kMla64Roles, Situation::kSharesOfTiles));
     }
     if (problem.rows_per_kv_head() > mla_64_roles::kTileRows) {
-      return dense_times(g, workers, {.costs = kTimesOfTiles});
+      return dense_times(g, workers, kTimesOfTiles);
     }
-    return dense_times(
-        g, workers, {.costs = cuda::loading_of(problem) == cuda::Loading::kTokens ? kTimesByTokens : kTimes});
+    return dense_times(g, workers,
+                       cuda::loading_of(problem) == cuda::Loading::kTokens ? kTimesByTokens : kTimes);
   };
   return with_query_tokens(of_call(), problem, kQueryTokens, workers);
 }

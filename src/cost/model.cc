@@ -72,6 +72,7 @@ schedule::CostModel by_memory(const Costs& of_h200, double block_bytes, const sc
   const double of_share = block_bytes / (kRates.share / 10.0);
   costs.per_block = std::max(1, static_cast<std::int32_t>(of_share * factor));
   const auto block_of_h200 = std::max(1, static_cast<std::int32_t>(of_share));
+  if (workers.costs != nullptr) return costs;  // segments and merges as the device's own table has them
   costs.per_split = as_blocks(of_h200.beside.per_split, costs.per_block, block_of_h200);
   costs.per_merge = as_blocks(of_h200.beside.per_merge, costs.per_block, block_of_h200);
   return costs;
@@ -110,7 +111,7 @@ PrefixCosts of_prefixes(double head_elements, int tile_rows, int dim, int block_
   const schedule::CostModel unit = of(kKernel, kShared).on(workers);
   return {.read = picoseconds(4 * head_elements / kRates.l2, workers.clock),
           .tile = picoseconds(4 * tile_rows * head_elements / kRates.products, workers.products),
-          .member = scaled(constants(kKernel, kShared).per_member, workers.clock) * kPicoseconds,
+          .member = of(kKernel, kShared).per_member_on(workers) * kPicoseconds,
           .call = unit.per_call * kPicoseconds,
           .unit_block = scaled_block(unit.per_block, dim, block_tokens)};
 }

@@ -1,11 +1,13 @@
-// The constants of all kernels in one table (h200.inc): a row a situation and source. Constants are looked up
-// at compile time: asking for a situation without rows, or writing a constant twice, does not compile.
+// The constants of all kernels in one table (h200.inc): a row a situation and source. Asking for a situation
+// without rows, or writing a constant twice, does not compile. A table of the same places may be loaded for
+// another GPU (table_file.h); schedule::Workers says which one holds.
 #pragma once
 
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -105,6 +107,67 @@ enum class Situation : std::uint8_t {
   kPacking,  ///< Packing requests into parts.
 };
 
+/// The situations' names in tables, in the enumerators' order.
+inline constexpr const char* kSituationNames[] = {"rows8",
+                                                  "rows16",
+                                                  "rows32",
+                                                  "rows64",
+                                                  "rows64_by_tokens",
+                                                  "tiles",
+                                                  "fp8",
+                                                  "e4m3_rows8",
+                                                  "e4m3_rows16",
+                                                  "e4m3_rows32",
+                                                  "e4m3_rows64",
+                                                  "fp8_584_rows8",
+                                                  "fp8_584_rows16",
+                                                  "fp8_584_rows32",
+                                                  "e4m3_teams",
+                                                  "fp8_584",
+                                                  "fp8_584_tiles",
+                                                  "listed_shares",
+                                                  "listed_shares_of_tiles",
+                                                  "listed_shares_rows8",
+                                                  "listed_shares_rows16",
+                                                  "listed_shares_rows32",
+                                                  "teams",
+                                                  "teams_of_tiles",
+                                                  "teams_of_few_blocks",
+                                                  "shares",
+                                                  "shares_of_tiles",
+                                                  "shares_of_few_rows",
+                                                  "by_memory",
+                                                  "shared_prefix",
+                                                  "turns",
+                                                  "turns_of_tiles",
+                                                  "turns_fp8",
+                                                  "fp8_584_turns",
+                                                  "fp8_584_turns_of_tiles",
+                                                  "unplanned",
+                                                  "reads_plan",
+                                                  "partials32",
+                                                  "lone_request",
+                                                  "few_requests",
+                                                  "more_tiles",
+                                                  "few_rows",
+                                                  "query_tokens",
+                                                  "by_tokens",
+                                                  "dim64",
+                                                  "dim128",
+                                                  "dim256",
+                                                  "times",
+                                                  "times_of_tiles",
+                                                  "times_by_tokens",
+                                                  "team_query_tokens",
+                                                  "times_rows8",
+                                                  "times_rows16",
+                                                  "times_query_tokens8",
+                                                  "times_query_tokens16",
+                                                  "times_query_tokens_dim256",
+                                                  "times_dim64",
+                                                  "packing"};
+static_assert(std::size(kSituationNames) == static_cast<std::size_t>(Situation::kPacking) + 1);
+
 /// What rows measure, in nanoseconds: the fields of schedule::CostModel and of TeamCosts.
 struct Constants {
   std::int32_t per_block = 0;
@@ -140,6 +203,51 @@ inline constexpr Row kH200[] = {
 };
 }  // namespace rows
 
+/// What tables have constants of: the distinct kernels and situations of kH200, in its order.
+struct Place {
+  Kernel kernel;
+  Situation situation;
+
+  friend bool operator==(const Place&, const Place&) = default;
+};
+namespace rows {
+/// How many places the rows before `end` have.
+constexpr std::size_t places_before(std::size_t end) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < end; ++i) {
+    bool is_new = true;
+    for (std::size_t j = 0; j < i; ++j) {
+      is_new = is_new && (kH200[j].kernel != kH200[i].kernel || kH200[j].situation != kH200[i].situation);
+    }
+    count += is_new ? 1 : 0;
+  }
+  return count;
+}
+}  // namespace rows
+inline constexpr auto kPlaces = [] {
+  std::array<Place, rows::places_before(std::size(rows::kH200))> places = {};
+  std::size_t count = 0;
+  for (const Row& row : rows::kH200) {
+    const Place place = {row.kernel, row.situation};
+    bool is_new = true;
+    for (std::size_t i = 0; i < count; ++i) is_new = is_new && places[i] != place;
+    if (is_new) places[count++] = place;
+  }
+  return places;
+}();
+constexpr int place_of(Kernel kernel, Situation situation) {
+  for (std::size_t i = 0; i < kPlaces.size(); ++i) {
+    if (kPlaces[i] == Place{kernel, situation}) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+/// The constants of a GPU, measured there.
+struct Table {
+  std::string gpu;  ///< How the driver's name begins, without "NVIDIA ".
+  std::array<Constants, kPlaces.size()> constants = {};
+};
+
 /// `nanoseconds` times the factor of another device.
 inline std::int32_t scaled(std::int32_t nanoseconds, float factor) {
   return factor == 1 ? nanoseconds : static_cast<std::int32_t>(static_cast<float>(nanoseconds) * factor);
@@ -156,6 +264,16 @@ struct Costs {
   schedule::CostModel beside = {};  ///< per_block: without memory and products.
   std::int32_t block_memory = 0;
   std::int32_t block_products = 0;
+  std::int32_t lone_share = 0;
+  std::int32_t per_member = 0;
+  int place = -1;  ///< Of kPlaces, where another table may have others.
+
+  /// Those of the workers' own table, or these.
+  Costs in(const schedule::Workers& workers) const;
+  std::int32_t lone_share_on(const schedule::Workers& workers) const;
+  /// per_split as time, which on() makes worth as many blocks on every device.
+  std::int32_t segment_on(const schedule::Workers& workers) const;
+  std::int32_t per_member_on(const schedule::Workers& workers) const;
 
   schedule::CostModel on(const schedule::Workers& workers) const;
 };
@@ -177,6 +295,7 @@ struct TeamCosts {
   std::int32_t block_memory;
   /// What teams that share a lone request take in addition; negative, since they merge sooner.
   std::int32_t lone_request;
+  int place = -1;  ///< Of kPlaces, where another table may have others.
 
   /// These costs on another device. All but block_streaming follow the clock. Where block_streaming is all
   /// bytes and memory is slower, block_alone grows, too, by the fourth root of memory's factor: on an H100
@@ -205,21 +324,19 @@ consteval Constants constants(Kernel kernel, Situation situation) {
   return std::bit_cast<Constants>(all);
 }
 
-/// The costs of segments and calls in a situation.
-consteval Costs of(Kernel kernel, Situation situation) {
-  const Constants c = constants(kernel, situation);
+constexpr Costs costs_of(const Constants& c, int place) {
   return {.beside = {.per_block = c.per_block,
                      .per_split = c.per_split,
                      .per_call = c.per_call,
                      .per_merge = c.per_merge,
                      .per_block_alone = c.per_block_alone},
           .block_memory = c.per_block_memory,
-          .block_products = c.per_block_products};
+          .block_products = c.per_block_products,
+          .lone_share = c.lone_share,
+          .per_member = c.per_member,
+          .place = place};
 }
-
-/// The costs of a kernel by teams.
-consteval TeamCosts of_teams(Kernel kernel, Situation situation = Situation::kTeams) {
-  const Constants c = constants(kernel, situation);
+constexpr TeamCosts team_costs_of(const Constants& c, int place) {
   return {.call = c.per_call,
           .shared_merge = c.shared_merge,
           .lone_merge = c.lone_merge,
@@ -227,7 +344,18 @@ consteval TeamCosts of_teams(Kernel kernel, Situation situation = Situation::kTe
           .block_alone = c.block_alone,
           .block_streaming = c.block_streaming,
           .block_memory = c.per_block_memory,
-          .lone_request = c.lone_request_merge};
+          .lone_request = c.lone_request_merge,
+          .place = place};
+}
+
+/// The costs of segments and calls in a situation.
+consteval Costs of(Kernel kernel, Situation situation) {
+  return costs_of(constants(kernel, situation), place_of(kernel, situation));
+}
+
+/// The costs of a kernel by teams.
+consteval TeamCosts of_teams(Kernel kernel, Situation situation = Situation::kTeams) {
+  return team_costs_of(constants(kernel, situation), place_of(kernel, situation));
 }
 
 }  // namespace flashlatent::cost

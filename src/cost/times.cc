@@ -77,7 +77,7 @@ ItemTimes ItemTimes::of(const Costs& costs, const schedule::Workers& workers) {
   return {.whole_call = call,
           .cut_call = call,
           // Not on.per_split, which is worth as many blocks on every device.
-          .segment = static_cast<double>(scaled(costs.beside.per_split, workers.clock)),
+          .segment = static_cast<double>(costs.segment_on(workers)),
           .merge = static_cast<double>(on.per_merge),
           .block = static_cast<double>(on.per_block),
           .block_alone = static_cast<double>(on.per_block_alone),

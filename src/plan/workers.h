@@ -4,6 +4,10 @@
 #include <array>
 #include <cstdint>
 
+namespace flashlatent::cost {
+struct Table;
+}  // namespace flashlatent::cost
+
 namespace flashlatent::schedule {
 
 /// How many clusters of 1, 2, ... CTAs a device holds at once, if each CTA has a multiprocessor of its own. A
@@ -42,6 +46,7 @@ struct Workers {
   float clock = 1;     ///< For everything that takes clocks.
   float products = 1;  ///< For matrix products.
   ClusterRoom room = {};
+  const cost::Table* costs = nullptr;  ///< The device's own; null: an H200's, scaled by the factors.
 
   /// `number` multiprocessors of an H200. Conversions both ways are implicit, since most code needs only the
   /// number.

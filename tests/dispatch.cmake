@@ -1,1 +1,1 @@
-flashlatent_test(dispatch_test SOURCES dispatch_test.cc dispatch_rows_test.cc cost_test.cc cost_times_test.cc dispatch_estimates_test.cc dispatch_substitute_test.cc dispatch_turns_test.cc dispatch_shard_test.cc dispatch_typical_test.cc LIBS flashlatent_runtime)
+flashlatent_test(dispatch_test SOURCES dispatch_test.cc dispatch_rows_test.cc cost_test.cc cost_times_test.cc costs_test.cc dispatch_estimates_test.cc dispatch_substitute_test.cc dispatch_turns_test.cc dispatch_shard_test.cc dispatch_typical_test.cc LIBS flashlatent_runtime)

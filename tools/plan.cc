@@ -13,8 +13,10 @@
 #include "core/return_if_error.h"
 #include "cost/device.h"
 #include "cost/packing.h"
+#include "cost/table_file.h"
 #include "cpu/parallel.h"
 #include "dispatch/select.h"
+#include "flashlatent/costs.h"
 #include "flashlatent/plan_description.h"
 #include "io/file.h"
 #include "kernel/former_names.h"
@@ -37,6 +39,7 @@ struct PlanOptions {
   std::string backend;
   std::optional<int> workers;
   std::string gpu;
+  std::string costs = {};  // a file
   int batch = 16;
   int mean_length = 4096;
   std::string distribution = "normal";
@@ -166,6 +169,15 @@ prefix::Groups make_groups(const PlanOptions& options, const DecodeProblem& prob
 Result<schedule::Workers> workers_of(const PlanOptions& options, Backend backend) {
   if (backend == Backend::kCpu) {
     return schedule::Workers(options.workers ? *options.workers : cpu::hardware_threads());
+  }
+  if (!options.costs.empty()) {
+    if (Status status = load_costs(options.costs); !status.ok()) return status;
+    if (cost::table_of(options.gpu) == nullptr) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          fmt::format("--costs is '{}', of {}, and --gpu is {}; --gpu '{}' is accepted", options.costs,
+                      cost::newest_table()->gpu, options.gpu, cost::newest_table()->gpu));
+    }
   }
   if (options.gpu.empty()) return schedule::Workers(options.workers.value_or(kH200Multiprocessors));
   const cost::Gpu* gpu = cost::find_gpu(options.gpu);
@@ -411,6 +423,10 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--gpu", options->gpu,
                    "Whose costs: H200 (as if left out), H100, H100 PCIe, H20, ... or a driver's name of it")
       ->check(not_empty("GPU"));
+  plan->add_option("--costs", options->costs,
+                   "A file of costs of the GPU that --gpu names, as `flashlatent costs` prints them")
+      ->needs("--gpu")
+      ->check(not_empty("file"));
   add("--batch", options->batch, "Requests", 1 << 20);
   add("--tokens", options->mean_length, "Mean length, s_k", 1 << 30);
   plan->add_option("--lengths", options->distribution, "uniform, or normal with deviation s_k/2")

@@ -4,6 +4,7 @@
 #include "flashlatent/backend.h"
 #include "flashlatent/check_inputs.h"
 #include "flashlatent/combine.h"
+#include "flashlatent/costs.h"
 #include "flashlatent/decode.h"
 #include "flashlatent/edges.h"
 #include "flashlatent/exchange.h"

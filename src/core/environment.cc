@@ -19,6 +19,10 @@ std::string_view backend() {
   return value_of("FLASHLATENT_BACKEND");
 }
 
+std::string_view costs() {
+  return value_of("FLASHLATENT_COSTS");
+}
+
 Result<bool> checks_inputs(std::string_view value) {
   if (value.empty() || value == "0") return false;
   if (value == "1") return true;

@@ -10,6 +10,9 @@ namespace flashlatent::environment {
 /// FLASHLATENT_BACKEND as it is now; empty if it is not set.
 std::string_view backend();
 
+/// FLASHLATENT_COSTS as it is now; empty if it is not set.
+std::string_view costs();
+
 /// Does FLASHLATENT_CHECK_INPUTS have every call of the process checked? It is read once. kInvalidArgument
 /// for a value other than 0 and 1; not set and empty count as 0.
 Result<bool> checks_inputs();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/message.h"
+#include "cost/table_file.h"
 
 namespace flashlatent::cost {
 
@@ -52,6 +53,7 @@ schedule::Workers workers_of(const Gpu& gpu, int multiprocessors) {
   workers.memory = static_cast<float>(share_of_memory(kMeasured) / share_of_memory(gpu));
   workers.clock = static_cast<float>(kMeasured.clock_mhz) / static_cast<float>(gpu.clock_mhz);
   workers.products = workers.clock * static_cast<float>(gpu.products);
+  workers.costs = table_of(gpu.name);
   return workers;
 }
 

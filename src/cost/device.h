@@ -39,7 +39,8 @@ const Gpu* find_gpu(std::string_view name);
 /// A GPU whose name is not known, from its driver's clocks (MHz) and bus width (bits).
 Gpu gpu_from_driver(int multiprocessors, double memory_clock_mhz, double bus_bits, int clock_mhz);
 
-/// `multiprocessors` of this GPU as workers. In a MIG slice each multiprocessor has the same share of memory.
+/// `multiprocessors` of this GPU as workers, with the costs that were set for it (table_file.h). In a MIG
+/// slice each multiprocessor has the same share of memory.
 schedule::Workers workers_of(const Gpu& gpu, int multiprocessors);
 inline schedule::Workers workers_of(const Gpu& gpu) {
   return workers_of(gpu, gpu.multiprocessors);

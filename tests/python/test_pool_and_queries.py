@@ -106,3 +106,17 @@ def test_describe_plan():
     # What GPU kernels take, and how they cut a call, every build knows.
     plan = flashlatent.describe_plan(problem, [4096, 64, 0], device="cuda", workers=132)
     assert plan["kernel"] == "mla_16_team8" and plan["block_tokens"] == 64
+
+
+def test_costs_of_a_gpu_may_be_loaded(tmp_path):
+    text = flashlatent.costs_text()
+    assert text.startswith("gpu H200\n") and "\nmla_16 rows16 per_block=" in text
+    path = tmp_path / "costs"
+    path.write_text(text.replace("gpu H200", "gpu NVIDIA Hopper of a test") + "# measured\n")
+    flashlatent.load_costs(str(path))
+    assert flashlatent.costs_text("Hopper of a test 80GB").startswith("gpu Hopper of a test\n")
+    path.write_text("gpu H20\nmla_16 rows16 per_block=fast\n")
+    with pytest.raises(flashlatent.InvalidArgumentError, match="line 2 of the costs has 'per_block=fast'"):
+        flashlatent.load_costs(str(path))
+    with pytest.raises(flashlatent.InvalidArgumentError, match="cannot be read"):
+        flashlatent.load_costs(str(tmp_path / "none"))

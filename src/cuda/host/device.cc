@@ -9,6 +9,7 @@
 
 #include "core/message.h"
 #include "cost/device.h"
+#include "cost/table_file.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/host/cluster_room.h"
 #include "cuda/host/runtime.h"
@@ -127,9 +128,13 @@ Result<int> multiprocessors(int device) {
 
 namespace {
 
-schedule::Workers read_speed(int device, int count) {
-  cudaDeviceProp properties;
-  if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return count;
+/// A device's workers, and the name by which it may have costs of its own.
+struct KnownDevice {
+  schedule::Workers workers = 1;
+  std::string name;
+};
+
+schedule::Workers read_speed(int device, int count, const cudaDeviceProp& properties) {
   if (const cost::Gpu* gpu = cost::find_gpu(properties.name)) return cost::workers_of(*gpu, count);
   const Result<int> memory_khz = attribute(cudaDevAttrMemoryClockRate, device);
   const Result<int> bus_bits = attribute(cudaDevAttrGlobalMemoryBusWidth, device);
@@ -144,9 +149,20 @@ schedule::Workers read_speed(int device, int count) {
 
 namespace {
 
-schedule::Workers read_workers(int device, int count) {
-  schedule::Workers workers = read_speed(device, count);
-  workers.room = cluster_room(device);
+KnownDevice read_device(int device, int count) {
+  KnownDevice known{.workers = count};
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) {
+    known = {read_speed(device, count, properties), properties.name};
+  }
+  known.workers.room = cluster_room(device);
+  return known;
+}
+
+/// Costs may be set after a device is known.
+schedule::Workers with_costs(const KnownDevice& device) {
+  schedule::Workers workers = device.workers;
+  workers.costs = cost::table_of(device.name);
   return workers;
 }
 
@@ -154,12 +170,13 @@ schedule::Workers read_workers(int device, int count) {
 
 Result<schedule::Workers> workers(int device) {
   FLASHLATENT_ASSIGN_OR_RETURN(const int count, multiprocessors(device));
+  FLASHLATENT_RETURN_IF_ERROR(cost::load_from_environment());
   constexpr int kCached = 64;
-  if (device >= kCached) return read_workers(device, count);
+  if (device >= kCached) return with_costs(read_device(device, count));
   static std::array<std::once_flag, kCached> flags;
-  static std::array<std::optional<schedule::Workers>, kCached> cache;
-  std::call_once(flags[device], [&] { cache[device] = read_workers(device, count); });
-  return *cache[device];
+  static std::array<std::optional<KnownDevice>, kCached> cache;
+  std::call_once(flags[device], [&] { cache[device] = read_device(device, count); });
+  return with_costs(*cache[device]);
 }
 
 Status available() {

@@ -88,6 +88,10 @@ struct Config {
                                           : kQkDim == 512             ? Registers{.compute = 216, .load = 72}
                                                                       : Registers{.compute = 224, .load = 56};
 
+  /// Whether tokens behind an end become zeros by unrolled stores. With 512 threads the loop over blocks has
+  /// no registers for that: it would keep some in memory.
+  static constexpr bool kUnrollsZeros = kThreads == 384;
+
   /// V's columns in a product: ptxas takes no more registers for one than a thread has at launch.
   static constexpr int kPvColumns = kThreads == 384 || kHalfDim < 128 ? kHalfDim : 128;
 

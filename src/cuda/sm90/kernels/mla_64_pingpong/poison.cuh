@@ -23,22 +23,29 @@ __device__ __forceinline__ void silence_block(SharedMemory<Config>& shared, cons
   using Operand = typename Config::Operand;
   sm90::Tile* tiles = shared.kv[kMe].tiles;
   const auto row_of = [&](int i, int token) { return tiles[i].bytes + token * sm90::kRowBytes; };
-  sm90::zero_tokens<Config::kVChunks, 128>(row_of, live, thread);
-  ptx::fence_for_async_proxy();
-  if (partial == 0) return ptx::named_sync(kAlone + kMe, 128);
-  const bool poisoned = sm90::holds_poison<Operand, Config::kVChunks, 128>(row_of, partial, thread);
-  if (!ptx::named_any(kAlone + kMe, 128, poisoned)) return;
-  // The query token that sees token t of the block first, as a row of the tile.
-  const int start = start_token();
-  const bool found = sm90::record_poison<Operand, Config::kVDim, 128>(
-      shared.poison_from, tiles, partial, thread, [&](int token) {
-        const int length = work.segment.length;
-        const int first = Config::kSpans ? work.tile.first_to_see(args, length, start + token)
-                                         : work.tile.first_to_see_in_context(length, start + token);
-        return first * args.query.group.value - work.tile.first;
-      });
-  if (found) shared.poisoned[parities[kMeeting]] = 1;
-  ptx::named_sync(kAlone + kMe, 128);
+  const auto record = [&] {
+    // The query token that sees token t of the block first, as a row of the tile.
+    const int start = start_token();
+    const bool found = sm90::record_poison<Operand, Config::kVDim, 128>(
+        shared.poison_from, tiles, partial, thread, [&](int token) {
+          const int length = work.segment.length;
+          const int first = Config::kSpans ? work.tile.first_to_see(args, length, start + token)
+                                           : work.tile.first_to_see_in_context(length, start + token);
+          return first * args.query.group.value - work.tile.first;
+        });
+    if (found) shared.poisoned[parities[kMeeting]] = 1;
+    ptx::named_sync(kAlone + kMe, 128);
+  };
+  if constexpr (Config::kUnrollsZeros) {
+    sm90::zero_tokens<Config::kVChunks, 128>(row_of, live, thread);
+    ptx::fence_for_async_proxy();
+    if (partial == 0) return ptx::named_sync(kAlone + kMe, 128);
+    const bool poisoned = sm90::holds_poison<Operand, Config::kVChunks, 128>(row_of, partial, thread);
+    if (!ptx::named_any(kAlone + kMe, 128, poisoned)) return;
+    record();
+  } else if (partial != 0) {
+    record();
+  }
   sm90::silence_tokens<Operand, Config::kVChunks, 128>(row_of, live, partial, thread);
   ptx::fence_for_async_proxy();
   ptx::named_sync(kAlone + kMe, 128);

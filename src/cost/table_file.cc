@@ -1,0 +1,215 @@
+#include "cost/table_file.h"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <vector>
+
+#include "core/environment.h"
+#include "core/message.h"
+
+namespace flashlatent::cost {
+
+namespace {
+
+/// A constant's name in tables.
+struct Field {
+  const char* name;
+  std::int32_t Constants::*member;
+};
+constexpr Field kFields[] = {
+    {"per_block", &Constants::per_block},
+    {"per_split", &Constants::per_split},
+    {"per_call", &Constants::per_call},
+    {"per_merge", &Constants::per_merge},
+    {"per_block_alone", &Constants::per_block_alone},
+    {"per_block_memory", &Constants::per_block_memory},
+    {"per_block_products", &Constants::per_block_products},
+    {"shared_merge", &Constants::shared_merge},
+    {"lone_merge", &Constants::lone_merge},
+    {"block_here", &Constants::block_here},
+    {"block_alone", &Constants::block_alone},
+    {"block_streaming", &Constants::block_streaming},
+    {"lone_request_merge", &Constants::lone_request_merge},
+    {"per_member", &Constants::per_member},
+    {"lone_share", &Constants::lone_share},
+};
+static_assert(sizeof(Constants) == std::size(kFields) * sizeof(std::int32_t));
+
+constexpr std::string_view kVendor = "NVIDIA ";
+/// A constant's largest magnitude: a tenth of a second.
+constexpr std::int32_t kMost = 100'000'000;
+
+std::string name_of(const Place& place) {
+  return message(kKernelNames[static_cast<std::size_t>(place.kernel)], " ",
+                 kSituationNames[static_cast<std::size_t>(place.situation)]);
+}
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream stream(line.substr(0, line.find('#')));
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+/// "per_block=1200": one constant.
+Status take_constant(const std::string& word, int line, Constants& constants) {
+  const std::size_t equals = word.find('=');
+  const std::string name = word.substr(0, equals);
+  const auto* field =
+      std::find_if(std::begin(kFields), std::end(kFields), [&](const Field& f) { return name == f.name; });
+  if (equals == std::string::npos || field == std::end(kFields)) {
+    std::string names;
+    for (const Field& f : kFields) names += message(names.empty() ? "" : ", ", f.name);
+    return invalid_argument("line ", line, " of the costs has '", word, "'; CONSTANT=NANOSECONDS of ", names,
+                            " is accepted");
+  }
+  std::int32_t number = 0;
+  const char* end = word.data() + word.size();
+  const auto [stopped, error] = std::from_chars(word.data() + equals + 1, end, number);
+  if (error != std::errc() || stopped != end || std::abs(number) > kMost) {
+    return invalid_argument("line ", line, " of the costs has '", word,
+                            "'; a whole number of nanoseconds from ", -kMost, " to ", kMost, " is accepted");
+  }
+  if (constants.*field->member != 0) {
+    return invalid_argument("line ", line, " of the costs has ", name, " twice; once is accepted");
+  }
+  constants.*field->member = number;
+  return {};
+}
+
+/// "mla_16 rows16 per_block=1140 ...": a place and its constants.
+Status take_place(const std::vector<std::string>& words, int line, Table& table, std::vector<bool>& found) {
+  const std::string name = message(words[0], " ", words.size() > 1 ? words[1] : "");
+  const auto place =
+      std::find_if(kPlaces.begin(), kPlaces.end(), [&](const Place& p) { return name_of(p) == name; });
+  if (place == kPlaces.end()) {
+    return invalid_argument(
+        "line ", line, " of the costs begins with '", name,
+        "'; 'gpu NAME', or KERNEL SITUATION as `flashlatent costs` prints them, is accepted");
+  }
+  const auto index = static_cast<std::size_t>(place - kPlaces.begin());
+  if (found[index]) {
+    return invalid_argument("line ", line, " of the costs is about '", name, "' again; one line is accepted");
+  }
+  found[index] = true;
+  for (std::size_t i = 2; i < words.size(); ++i) {
+    FLASHLATENT_RETURN_IF_ERROR(take_constant(words[i], line, table.constants[index]));
+  }
+  return {};
+}
+
+/// All tables that were set: read without a lock, and never taken back.
+using Tables = std::vector<const Table*>;
+std::atomic<const Tables*> all_tables{nullptr};
+
+}  // namespace
+
+Table built_in_table() {
+  Table table{.gpu = "H200"};
+  for (const Row& row : rows::kH200) {
+    Constants& constants = table.constants[place_of(row.kernel, row.situation)];
+    for (const Field& field : kFields) constants.*field.member += row.constants.*field.member;
+  }
+  return table;
+}
+
+std::string to_text(const Table& table) {
+  std::string text = message("gpu ", table.gpu, "\n");
+  for (std::size_t i = 0; i < kPlaces.size(); ++i) {
+    text += name_of(kPlaces[i]);
+    for (const Field& field : kFields) {
+      const std::int32_t number = table.constants[i].*field.member;
+      if (number != 0) text += message(" ", field.name, "=", number);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+Result<Table> parse_table(std::string_view text) {
+  Table table;
+  std::vector<bool> found(kPlaces.size());
+  std::istringstream lines{std::string(text)};
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    const std::vector<std::string> words = words_of(line);
+    if (words.empty()) continue;
+    if (words[0] != "gpu") {
+      FLASHLATENT_RETURN_IF_ERROR(take_place(words, number, table, found));
+      continue;
+    }
+    if (words.size() < 2 || !table.gpu.empty()) {
+      return invalid_argument("line ", number, " of the costs is '", line,
+                              "'; one line 'gpu NAME' is accepted");
+    }
+    for (std::size_t i = 1; i < words.size(); ++i) table.gpu += message(i > 1 ? " " : "", words[i]);
+    if (table.gpu.starts_with(kVendor)) table.gpu.erase(0, kVendor.size());
+  }
+  if (table.gpu.empty()) return invalid_argument("the costs have no line 'gpu NAME'; one is accepted");
+  const auto missing = std::find(found.begin(), found.end(), false);
+  if (missing != found.end()) {
+    return invalid_argument("the costs have no line '", name_of(kPlaces[missing - found.begin()]),
+                            " ...'; a line ", "for each that `flashlatent costs` prints is accepted");
+  }
+  return table;
+}
+
+void set_table(Table table) {
+  static std::mutex mutex;
+  static std::vector<std::unique_ptr<const Table>> owned;
+  static std::vector<std::unique_ptr<const Tables>> versions;
+  const std::lock_guard lock(mutex);
+  owned.push_back(std::make_unique<const Table>(std::move(table)));
+  Tables tables = {owned.back().get()};  // the newest first
+  if (!versions.empty()) tables.insert(tables.end(), versions.back()->begin(), versions.back()->end());
+  versions.push_back(std::make_unique<const Tables>(std::move(tables)));
+  all_tables.store(versions.back().get(), std::memory_order_release);
+}
+
+const Table* table_of(std::string_view gpu) {
+  const Tables* tables = all_tables.load(std::memory_order_acquire);
+  if (tables == nullptr) return nullptr;
+  if (gpu.starts_with(kVendor)) gpu.remove_prefix(kVendor.size());
+  for (const Table* table : *tables) {
+    // A prefix must end at a word: a table of an H20 is not one of an H200.
+    const std::string_view rest = gpu.substr(std::min(gpu.size(), table->gpu.size()));
+    if (gpu.starts_with(table->gpu) && (rest.empty() || rest[0] == ' ')) return table;
+  }
+  return nullptr;
+}
+
+const Table* newest_table() {
+  const Tables* tables = all_tables.load(std::memory_order_acquire);
+  return tables == nullptr ? nullptr : tables->front();
+}
+
+Status load_table(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    return invalid_argument(
+        "'", path, "' cannot be read; a file of costs, as `flashlatent costs` prints them, is ", "accepted");
+  }
+  Result<Table> table = parse_table(text.str());
+  if (!table.ok()) return invalid_argument("'", path, "': ", table.status().message());
+  set_table(std::move(*table));
+  return {};
+}
+
+Status load_from_environment() {
+  static const Status kLoaded = [] {
+    const std::string path(environment::costs());
+    if (path.empty()) return Status();
+    const Status status = load_table(path);
+    return status.ok() ? status : invalid_argument("FLASHLATENT_COSTS names ", status.message());
+  }();
+  return kLoaded;
+}
+
+}  // namespace flashlatent::cost

@@ -1,0 +1,37 @@
+// Tables of costs as text: "gpu NAME", then a line a place, "KERNEL SITUATION constant=nanoseconds ...". What
+// follows a # is a comment.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "cost/table.h"
+#include "flashlatent/status.h"
+
+namespace flashlatent::cost {
+
+/// The built-in constants, of an H200.
+Table built_in_table();
+
+std::string to_text(const Table& table);
+
+/// kInvalidArgument: a line that is no line of a table, a place or constant that is named twice, or a place
+/// that is missing.
+Result<Table> parse_table(std::string_view text);
+
+/// Sets the table of its GPU for the process. Earlier ones stay in memory: workers may point to them.
+void set_table(Table table);
+
+/// The table that was set for the GPU of this name; null: none.
+const Table* table_of(std::string_view gpu);
+
+/// The one that was set last; null: none was.
+const Table* newest_table();
+
+/// The file that FLASHLATENT_COSTS names, loaded once; its error is that of every later call.
+Status load_from_environment();
+
+/// A file's table, set.
+Status load_table(const std::string& path);
+
+}  // namespace flashlatent::cost

@@ -30,7 +30,7 @@ std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line,
                                                      const schedule::Workers& workers) {
   line.cost = cost::of(Kernel::kMla64Roles, Situation::kSharesOfTiles).on(workers);
   if (line.requests <= 1) return schedule::even_items(line);
-  constexpr Mla64RolesLimits limits;
+  const Mla64RolesLimits& limits = kMla64RolesLimits;
   const int shares = line.parts / line.requests;
   if (line.requests > limits.few_requests && schedule::max_blocks(line) > limits.most_blocks * shares)
     return std::nullopt;

@@ -30,8 +30,8 @@ Result<bool> checks_inputs(std::string_view value) {
 }
 
 Result<bool> checks_inputs() {
-  static const Result<bool> once = checks_inputs(value_of("FLASHLATENT_CHECK_INPUTS"));
-  return once;
+  static const Result<bool> kOnce = checks_inputs(value_of("FLASHLATENT_CHECK_INPUTS"));
+  return kOnce;
 }
 
 }  // namespace flashlatent::environment

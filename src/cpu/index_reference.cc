@@ -70,6 +70,7 @@ std::vector<IndexScore> index_scores(const IndexCall& call, std::int64_t index) 
   std::vector<IndexScore> scores(call.span);
   if (row.count == 0) return scores;
   std::vector<Elements> queries;
+  queries.reserve(call.heads);
   for (int h = 0; h < call.heads; ++h) queries.push_back(query_of(call, row, h));
   const int visible = call.visible(row.request, row.token, row.own, row.count);
   const std::int32_t* blocks = call.candidates > 0 ? call.blocks.at(row.request, row.token) : nullptr;

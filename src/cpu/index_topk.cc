@@ -88,12 +88,12 @@ constexpr std::size_t kMostBytes = 256ULL << 20;
 
 /// e4m3 codes as floats.
 const std::array<float, 256>& e4m3_table() {
-  static const std::array<float, 256> table = [] {
+  static const std::array<float, 256> kTable = [] {
     std::array<float, 256> t;
     for (int i = 0; i < 256; ++i) t[i] = e4m3::decode(static_cast<std::uint8_t>(i));
     return t;
   }();
-  return table;
+  return kTable;
 }
 
 /// 128 elements, the i-th to to[i * stride].

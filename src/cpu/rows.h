@@ -18,9 +18,8 @@ struct TokenBytes {
   std::uint8_t* data;
   std::uint8_t* scales;
 
-  operator ConstTokenBytes() const {
-    return {data, scales};
-  }  // NOLINT(google-explicit-constructor): adds const
+  // NOLINTNEXTLINE(google-explicit-constructor): adds const
+  operator ConstTokenBytes() const { return {data, scales}; }
 };
 
 /// A token to elements of bf16 or fp16: element * scale, rounded, then the RoPE part that is bf16, if the

@@ -7,11 +7,7 @@
 
 namespace flashlatent::cuda {
 
-namespace {
-
-using gqa_128::kSegmentTileRows;
-
-}  // namespace
+namespace {}  // namespace
 
 const DecodeKernel kGqa128SplitKernel = {
     .name = "gqa_128_split",

@@ -111,6 +111,7 @@ class Row {
     if (wrong.empty() && call_.all_scores.data != nullptr) {
       const float* all = call_.all_scores.at(row_.request, row_.token);
       std::vector<std::uint32_t> keys;
+      keys.reserve(call_.span);
       for (int i = 0; i < call_.span; ++i) keys.push_back(places_[i].exists ? sortable(all[i]) : kNoToken);
       wrong = check_exact("token", chosen, keys);
     }

@@ -11,7 +11,7 @@ namespace flashlatent::runtime {
 class Graph {
  public:
   Graph() = default;
-  ~Graph();
+  ~Graph();  // NOLINT(performance-trivially-destructible): not so with CUDA
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 

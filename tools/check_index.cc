@@ -228,6 +228,7 @@ bool is_index_suite(const std::string& suite) {
 std::vector<IndexSpec> index_cases(const std::string& suite, int count, std::uint64_t seed) {
   if (suite == "index_topk") return listed();
   std::vector<IndexSpec> cases;
+  cases.reserve(count);
   for (int i = 0; i < count; ++i) cases.push_back(drawn(seed, i));
   return cases;
 }

@@ -69,7 +69,7 @@ void add_seed_option(CLI::App& app, std::uint64_t& seed) {
 }
 
 std::optional<std::string> whole_number(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789";
+  static constexpr std::string_view kDigits = "0123456789";
   constexpr std::size_t kMostDigits = 18;
   const bool negative = text.starts_with('-');
   std::string_view rest = text.substr(negative);

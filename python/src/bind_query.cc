@@ -104,14 +104,17 @@ A backend has 'available', 'reason' (why it is not), 'devices' and 'kernels' (na
       R"(From now on GPUs whose name begins with the file's `gpu` line are planned by its costs, in place of an H200's scaled
 by bandwidth and clock. Results stay right whatever the numbers are.
 
-path: a file as `flashlatent costs` prints it. Load it before plans are made: a plan made by other costs is refused.
+path  a file as `flashlatent costs` prints it; load it before plans are made: a plan made by other costs is refused
+
 The environment variable FLASHLATENT_COSTS does the same for a process.
 
 InvalidArgumentError: the file cannot be read, or a line is no line of a table; the message names it.)");
   module.def(
       "costs_text", [](const std::string& gpu) { return costs_text(gpu); }, "gpu"_a = "H200",
       R"(The table of costs of GPUs of this name: one that was loaded, else the built-in one, of an H200. A line a kernel
-and kind of call, in nanoseconds.)");
+and kind of call, in nanoseconds.
+
+gpu  a GPU's name, such as "H20" or "NVIDIA H200")");
   module.def(
       "default_backend", [] { return std::string(to_string(take(default_backend()))); },
       "'cuda' where it can run, else 'cpu'; the environment variable FLASHLATENT_BACKEND overrides it.");

@@ -1,4 +1,5 @@
 // The program as its users run it: exit codes, what it prints, what it writes.
+#include "core/formats/formats.h"
 #include "program.h"
 
 #include <algorithm>
@@ -27,6 +28,20 @@ TEST_F(Program, DecodeSaysWhichPageNumberItSkips) {
     const Outcome outcome = run("decode " + path);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(outcome.err.find("block_table[0, ") != std::string::npos, invalid) << outcome.err;
+  }
+}
+
+TEST_F(Program, MakeCaseOfEveryFormat) {
+  const std::string path = file("case.safetensors");
+  for (const LatentFormat* format : kFormats) {
+    SCOPED_TRACE(std::string(format->name) + " by " + to_string(format->place));
+    const std::string place =
+        has_places(format->format) ? std::string(" --scale-place ") + to_string(format->place) : "";
+    for (const char* tokens : {"", " --topk 33"}) {
+      expect_right("make-case " + path + " --heads 4 --lengths 40,0,9 --page-size 3 --kv " + format->name +
+                   place + tokens);
+      expect_right("decode " + path, {" rows right"});
+    }
   }
 }
 

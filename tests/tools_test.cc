@@ -1,5 +1,4 @@
 // The program as its users run it: exit codes, what it prints, what it writes.
-#include "core/formats/formats.h"
 #include "program.h"
 
 #include <algorithm>
@@ -9,6 +8,8 @@
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include "core/formats/formats.h"
 
 namespace flashlatent::io {
 namespace {

@@ -163,9 +163,9 @@ TEST_P(TwoCaches, Records) {
         spec.strided = spec.invalid_pages = true;
         check(spec);
       }
-      for (const KvFormat format : {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288, KvFormat::kFp8_528}) {
-        if (format == KvFormat::kFp8_528 && place == ScalePlace::kPage) continue;
-        CaseSpec spec = in(v4(heads, {0, 1, 63, 64, 65, 200}), format, place, false);
+      for (const LatentFormat* format : kFormats) {
+        if (!format->is_record() || !format->all_value || format->place != place) continue;
+        CaseSpec spec = in(v4(heads, {0, 1, 63, 64, 65, 200}), format->format, place, false);
         check(spec);
         spec.page_size = 3;
         spec.strided = true;

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "flashlatent/kv_cache.h"
 
@@ -17,30 +20,45 @@ TEST(Formats, NamesAreThoseOfTheEnum) {
     EXPECT_EQ(&format_of(said_as(*format)), format);
   }
   EXPECT_EQ(format_names(), "plain, fp8_656, e4m3, fp8_584, mxfp8_528, nvfp4_288 and fp8_528");
+  EXPECT_EQ(names_with_places(), "mxfp8_528 and nvfp4_288");  // the last has two arrangements
+}
+
+TEST(Formats, ThoseThatStandTogether) {
+  EXPECT_EQ(pairs_text(), "nvfp4_288 beside mxfp8_528");
+  for (const LatentFormat* first : kFormats) {
+    for (const LatentFormat* extra : kFormats) {
+      const bool v41 = first->name == std::string("mxfp8_528") && extra->name == std::string("nvfp4_288");
+      EXPECT_EQ(stand_together(first->format, extra->format), first->format == extra->format || v41)
+          << extra->name << " beside " << first->name;
+    }
+  }
 }
 
 /// Bytes of tokens 0 and 3 of pages of 64, and the least page stride.
 TEST(Formats, PlacesInAPage) {
   struct Places {
     const LatentFormat* format;
-    int token, data3, scales0, scales3, page;
+    int token, data3, scales0, scales3, page, padding = 0;
   };
-  for (const auto& [format, token, data3, scales0, scales3, page] :
-       {Places{&kFp8_656Format, 656, 3 * 656, 512, 3 * 656 + 512, 64 * 656},
-        {&kFp8_584Format, 584, 3 * 576, 64 * 576, 64 * 576 + 24, 65 * 576},
-        {&kMxfp8_528ByToken, 528, 3 * 528, 512, 3 * 528 + 512, 64 * 528},
-        {&kMxfp8_528ByPage, 528, 3 * 512, 64 * 512, 64 * 512 + 48, 64 * 528},
-        {&kNvfp4_288ByToken, 288, 3 * 288, 256, 3 * 288 + 256, 64 * 288},
-        {&kNvfp4_288ByPage, 288, 3 * 256, 64 * 256, 64 * 256 + 96, 64 * 288},
-        {&kFp8_528Format, 528, 3 * 528, 512, 3 * 528 + 512, 64 * 528}}) {
+  const std::vector<Places> all = {{&kFp8_656Format, 656, 3 * 656, 512, 3 * 656 + 512, 64 * 656},
+                                   {&kFp8_584Format, 584, 3 * 576, 64 * 576, 64 * 576 + 24, 65 * 576, 1},
+                                   {&kMxfp8_528ByToken, 528, 3 * 528, 512, 3 * 528 + 512, 64 * 528},
+                                   {&kMxfp8_528ByPage, 528, 3 * 512, 64 * 512, 64 * 512 + 48, 64 * 528},
+                                   {&kNvfp4_288ByToken, 288, 3 * 288, 256, 3 * 288 + 256, 64 * 288},
+                                   {&kNvfp4_288ByPage, 288, 3 * 256, 64 * 256, 64 * 256 + 96, 64 * 288},
+                                   {&kFp8_528Format, 528, 3 * 528, 512, 3 * 528 + 512, 64 * 528}};
+  for (const LatentFormat* format : kFormats) {
+    EXPECT_EQ(std::ranges::count(all, format, &Places::format), format->is_record() ? 1 : 0)
+        << format->name << " by " << to_string(format->place) << " needs its bytes here";
+  }
+  for (const auto& [format, token, data3, scales0, scales3, page, padding] : all) {
     SCOPED_TRACE(format->name);
     EXPECT_EQ(format->token_bytes(), token);
     EXPECT_EQ(format->data_at(3, token), data3);
     EXPECT_EQ(format->scales_at(64, 0, token), scales0);
     EXPECT_EQ(format->scales_at(64, 3, token), scales3);
     EXPECT_EQ(least_page_stride(format->format, 64), page);
-    EXPECT_EQ(format->groups() * format->bytes_a_scale() + (format->format == KvFormat::kFp8_584 ? 1 : 0),
-              format->scale_bytes);
+    EXPECT_EQ(format->groups() * format->bytes_a_scale() + padding, format->scale_bytes);
   }
 }
 

@@ -9,6 +9,8 @@
 #include <tuple>
 #include <vector>
 
+#include "core/formats/formats.h"
+
 namespace flashlatent::io {
 namespace {
 
@@ -27,6 +29,20 @@ TEST_F(Program, DecodeSaysWhichPageNumberItSkips) {
     const Outcome outcome = run("decode " + path);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(outcome.err.find("block_table[0, ") != std::string::npos, invalid) << outcome.err;
+  }
+}
+
+TEST_F(Program, MakeCaseOfEveryFormat) {
+  const std::string path = file("case.safetensors");
+  for (const LatentFormat* format : kFormats) {
+    SCOPED_TRACE(std::string(format->name) + " by " + to_string(format->place));
+    const std::string place =
+        has_places(format->format) ? std::string(" --scale-place ") + to_string(format->place) : "";
+    for (const char* tokens : {"", " --topk 33"}) {
+      expect_right("make-case " + path + " --heads 4 --lengths 40,0,9 --page-size 3 --kv " + format->name +
+                   place + tokens);
+      expect_right("decode " + path, {" rows right"});
+    }
   }
 }
 

@@ -54,6 +54,21 @@ std::string name_of(const CaseSpec& s) {
 
 }  // namespace
 
+std::vector<const LatentFormat*> value_records() {
+  std::vector<const LatentFormat*> formats;
+  for (const LatentFormat* format : kFormats) {
+    if (format->is_record() && format->all_value) formats.push_back(format);
+  }
+  return formats;
+}
+
+CaseSpec alone(const LatentFormat& format, CaseSpec spec) {
+  spec.format = format.format;
+  spec.scale_place = format.place;
+  spec.qk_dim = spec.v_dim = format.dim;
+  return spec;
+}
+
 std::vector<int> one_long_of_many() {
   std::vector<int> lengths(70);
   for (int i = 0; i < 70; ++i) lengths[i] = i * 7 % 64;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/formats/formats.h"
 #include "runtime/random_case.h"
 
 namespace flashlatent::tools {
@@ -53,6 +54,11 @@ std::vector<runtime::CaseSpec> random_shard_cases(int count, std::uint64_t seed)
 void draw_records(std::uint64_t seed, int number, runtime::CaseSpec& spec);
 /// Is it one of these random suites?
 bool is_random_suite(const std::string& suite);
+
+/// The arrangements of kFormats whose row is all value: every suite reads each of them alone.
+std::vector<const LatentFormat*> value_records();
+/// A cache in one of them.
+runtime::CaseSpec alone(const LatentFormat& format, runtime::CaseSpec spec);
 
 /// Lengths of which the kernels for large batches split one, and merge it themselves.
 std::vector<int> one_long_of_many();

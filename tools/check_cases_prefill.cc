@@ -53,10 +53,15 @@ CaseSpec with_extra(int topk, int page_size, CaseSpec spec) {
   return spec;
 }
 
-CaseSpec v41(ScalePlace place, bool fp4, CaseSpec spec) {
+/// DeepSeek V4.1's two caches.
+CaseSpec v41(ScalePlace place, CaseSpec spec) {
   spec.scale_place = place;
-  if (fp4) spec.extra_format = KvFormat::kNvfp4_288;
+  spec.extra_format = KvFormat::kNvfp4_288;
   return spec;
+}
+
+CaseSpec pages_of(int heads, int page_size) {
+  return {.name = "pages", .heads = heads, .page_size = page_size};
 }
 
 CaseSpec paged(KvFormat format, int qk_dim, int heads, int page_size) {
@@ -78,10 +83,11 @@ void add_small_prefill_cases(std::vector<CaseSpec>& cases) {
   cases.push_back(with_extra(130, 2, prefill(2, 128, paged(KvFormat::kFp8_584, 512, 80, 64))));
   for (const ScalePlace place : {ScalePlace::kToken, ScalePlace::kPage}) {
     cases.push_back(
-        v41(place, true, with_extra(130, 2, prefill(2, 128, paged(KvFormat::kMxfp8_528, 512, 80, 64)))));
-    cases.push_back(v41(place, false, prefill(2, 100, paged(KvFormat::kNvfp4_288, 512, 16, 3))));
+        v41(place, with_extra(130, 2, prefill(2, 128, paged(KvFormat::kMxfp8_528, 512, 80, 64)))));
   }
-  cases.push_back(prefill(2, 100, paged(KvFormat::kFp8_528, 512, 8, 3)));
+  for (const LatentFormat* format : value_records()) {
+    cases.push_back(prefill(2, 100, alone(*format, pages_of(16, 3))));
+  }
   cases.push_back(prefill(2, 100, paged(KvFormat::kFp8_656, 576, 64, 3)));
   cases.push_back(with_extra(77, 5, prefill(2, 100, paged(KvFormat::kPlain, 576, 70, 3))));
   cases.push_back(prefill(2, 130, paged(KvFormat::kE4m3, 576, 33, 3)));
@@ -115,18 +121,15 @@ void add_full_prefill_cases(std::vector<CaseSpec>& cases) {
       cases.push_back(prefill(9, 130, paged(KvFormat::kPlain, 576, heads, page_size)));
       cases.push_back(prefill(9, 130, paged(KvFormat::kFp8_656, 576, heads, page_size)));
       cases.push_back(prefill(9, 130, paged(KvFormat::kFp8_656, 512, heads, page_size)));
-      cases.push_back(prefill(9, 130, paged(KvFormat::kFp8_584, 512, heads, page_size)));
       cases.push_back(prefill(9, 130, paged(KvFormat::kE4m3, 576, heads, page_size)));
       cases.push_back(prefill(9, 130, paged(KvFormat::kE4m3, 512, heads, page_size)));
-      cases.push_back(prefill(9, 130, paged(KvFormat::kFp8_528, 512, heads, page_size)));
+      for (const LatentFormat* format : value_records()) {
+        cases.push_back(prefill(9, 130, alone(*format, pages_of(heads, page_size))));
+      }
       for (const ScalePlace place : {ScalePlace::kToken, ScalePlace::kPage}) {
-        for (const KvFormat format : {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288}) {
-          cases.push_back(v41(place, false, prefill(9, 130, paged(format, 512, heads, page_size))));
-        }
         cases.push_back(
-            v41(place, true,
-                with_lengths(
-                    with_extra(65, 2, prefill(9, 128, paged(KvFormat::kMxfp8_528, 512, heads, page_size))))));
+            v41(place, with_lengths(with_extra(
+                           65, 2, prefill(9, 128, paged(KvFormat::kMxfp8_528, 512, heads, page_size))))));
       }
     }
     for (int topk : {1, 65, 512}) {

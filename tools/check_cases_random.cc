@@ -299,11 +299,13 @@ void draw_records(std::uint64_t seed, int number, CaseSpec& spec) {
     return;
   Draw draw(seed ^ 0x7265636f7264ULL, number);
   if (draw.one_in(3)) return;
-  spec.scale_place = draw.of({ScalePlace::kToken, ScalePlace::kPage});
-  spec.format =
-      draw.of({KvFormat::kMxfp8_528, KvFormat::kMxfp8_528, KvFormat::kNvfp4_288, KvFormat::kFp8_528});
-  const bool two = !spec.extra_lengths.empty() && spec.format == KvFormat::kMxfp8_528;
-  if (two && !draw.one_in(3)) spec.extra_format = KvFormat::kNvfp4_288;
+  const std::vector<const LatentFormat*> formats = value_records();
+  spec = alone(*formats[draw.from(0, static_cast<int>(formats.size()) - 1)], std::move(spec));
+  for (const FormatPair& pair : kFormatPairs) {
+    if (spec.extra_lengths.empty() || pair.first != spec.format || spec.extra_format || draw.one_in(3))
+      continue;
+    spec.extra_format = pair.extra;
+  }
 }
 
 std::vector<CaseSpec> random_separate_cases(int count, std::uint64_t seed) {

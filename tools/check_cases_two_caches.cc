@@ -24,14 +24,6 @@ CaseSpec v41(ScalePlace place, bool fp4, CaseSpec spec) {
   return spec;
 }
 
-/// A cache alone in another format of 512 elements.
-CaseSpec alone(KvFormat format, ScalePlace place, CaseSpec spec) {
-  spec.format = format;
-  spec.scale_place = place;
-  spec.qk_dim = spec.v_dim = 512;
-  return spec;
-}
-
 /// GLM-5.3-Flash's rows.
 CaseSpec no_rope(CaseSpec spec) {
   spec.format = KvFormat::kFp8_656;
@@ -140,22 +132,21 @@ void add_small_two_cache_cases(std::vector<CaseSpec>& cases) {
                extra_indexed(130, 64, indexed(128, {.name = "v41 two", .heads = 128}))),
            v41(ScalePlace::kToken, false,
                ragged(130, {.name = "v41 ragged window", .heads = 12, .sink = true})),
-           alone(KvFormat::kNvfp4_288, ScalePlace::kToken, indexed(130, {.name = "fp4", .heads = 64})),
-           alone(KvFormat::kNvfp4_288, ScalePlace::kPage,
-                 {.name = "fp4",
-                 .query_tokens = 2,
-                 .heads = 8,
-                 .page_size = 3,
-                 .lengths = {0, 1, 300},
-                 .causal = true}),
-           alone(KvFormat::kFp8_528, ScalePlace::kToken,
-                 indexed(130, {.name = "no rope", .heads = 8, .strided = true})),
            plain(extra_indexed(
                70, 61, indexed(65, {.name = "two", .dtype = Dtype::kF16, .heads = 4, .strided = true}))),
            no_rope(indexed(130, {.name = "no rope", .heads = 32, .strided = true})),
            v4(ragged(130, {.name = "v4 ragged window", .heads = 12, .sink = true})),
            plain(extra_paged({90, 300, 0, 1, 64, 7}, 3, ragged(70, {.name = "two ragged", .heads = 70})))}) {
     cases.push_back(std::move(spec));
+  }
+  for (const LatentFormat* format : value_records()) {
+    cases.push_back(alone(*format, indexed(130, {.name = "alone", .heads = 64, .strided = true})));
+    cases.push_back(alone(*format, {.name = "alone",
+                                    .query_tokens = 2,
+                                    .heads = 8,
+                                    .page_size = 3,
+                                    .lengths = {0, 1, 300},
+                                    .causal = true}));
   }
 }
 
@@ -226,12 +217,6 @@ void add_quick_two_cache_cases(std::vector<CaseSpec>& cases) {
                                                        .invalid_pages = true,
                                                        .strided = heads % 3 == 0}))));
       }
-      for (const KvFormat format : {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288}) {
-        cases.push_back(
-            alone(format, place, {.name = "alone", .heads = heads, .lengths = {0, 1, 63, 64, 65, 130, 200}}));
-        cases.push_back(
-            alone(format, place, indexed(130, {.name = "alone", .query_tokens = 2, .heads = heads})));
-      }
     }
     cases.push_back(v41(place, true,
                         extra_paged({90, 300, 0, 1, 64, 7}, 3,
@@ -247,14 +232,17 @@ void add_quick_two_cache_cases(std::vector<CaseSpec>& cases) {
         v41(place, true,
             extra_indexed(130, 64, indexed(66, {.name = "v41 many", .query_tokens = 2, .heads = 8})))));
   }
-  for (int heads : {8, 64, 128}) {
-    for (int tokens : {1, 2}) {
-      cases.push_back(alone(KvFormat::kFp8_528, ScalePlace::kToken,
-                            indexed(130, {.name = "no rope", .query_tokens = tokens, .heads = heads})));
+  for (const LatentFormat* format : value_records()) {
+    for (int heads : {1, 8, 12, 16, 24, 32, 48, 64, 96, 128}) {
+      cases.push_back(
+          alone(*format, {.name = "alone", .heads = heads, .lengths = {0, 1, 63, 64, 65, 130, 200}}));
+      cases.push_back(alone(*format, indexed(130, {.name = "alone", .query_tokens = 2, .heads = heads})));
     }
-    cases.push_back(
-        alone(KvFormat::kFp8_528, ScalePlace::kToken,
-              {.name = "no rope", .heads = heads, .page_size = 3, .lengths = {0, 1, 130}, .window = 70}));
+    for (int heads : {8, 64, 128}) {
+      cases.push_back(alone(*format, indexed(130, {.name = "alone", .heads = heads})));
+      cases.push_back(alone(
+          *format, {.name = "alone", .heads = heads, .page_size = 3, .lengths = {0, 1, 130}, .window = 70}));
+    }
   }
   for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
     cases.push_back(plain(extra_indexed(

@@ -226,10 +226,9 @@ std::vector<std::string> kv_format_names(const std::vector<std::string>& first) 
 }
 
 void add_scale_place(CLI::App& app, std::string& place) {
-  app.add_option(
-         "--scale-place", place,
-         "mxfp8_528, nvfp4_288: each token's scales follow its data (token), or a page's scales its data "
-         "(page)")
+  app.add_option("--scale-place", place,
+                 names_with_places() +
+                     ": each token's scales follow its data (token), or a page's scales its data (page)")
       ->check(CLI::IsMember({"token", "page"}))
       ->capture_default_str();
 }

@@ -170,7 +170,7 @@ std::vector<std::int32_t> page_table(const ConstTensorView& entries, const Const
 
 /// A cache as the case format has it.
 ConstTensorView cache_tensor(const ConstTensorView& view, KvFormat format) {
-  if (!io::is_pages(format)) return view;
+  if (!view.present() || !io::is_pages(format)) return view;
   return {view.data, Dtype::kU8, {view.shape[0], view.strides[0]}};
 }
 
@@ -387,7 +387,7 @@ void add_make_case(CLI::App& app, Action& action) {
       *make, "--extra-lengths", spec.extra_lengths, 0, kLongest,
       "Tokens of each request in an extra cache, to which query tokens attend as well: a,b,c, over and over");
   make->add_option("--extra-kv", options->extra_kv,
-                   "Format of the extra cache, nvfp4_288 beside mxfp8_528; left out: that of --kv")
+                   "Format of the extra cache, " + pairs_text() + "; left out: that of --kv")
       ->check(CLI::IsMember(kv_format_names()))
       ->needs("--extra-lengths");
   make->add_option("--extra-page-size", spec.extra_page_size, "Tokens a page of the extra cache")

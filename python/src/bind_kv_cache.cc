@@ -103,7 +103,7 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
     const Format made = format_from_name(*format, "from_", view, from_format);
     if (made.dtype == Dtype::kU8) to_format.format = take(kv_format_from_name(*format));
     const LatentFormat* of = made.dtype == Dtype::kU8 ? &format_of(to_format) : nullptr;
-    to = of != nullptr && of->apart()
+    to = of != nullptr && (of->apart() || of->page_unit > 1)
              ? pages_like(from, *of, view.shape[0], view.shape[1])
              : empty_like(from, {view.shape[0], view.shape[1], view.shape[2], made.extent}, made.array_dtype);
     bits = made.dtype;
@@ -212,13 +212,13 @@ void bind_kv_cache(nb::module_& module) {
 latent        bf16 or fp16 (n, d - d_rope): the normalised latent (NoPE) part; fp8_656: (n, 512), fp8_584: (n, 448)
 rope          the same dtype (n, d_rope), rotated already; fp8_656, fp8_584: (n, 64). None: the cache has no RoPE part
 slot_mapping  int32 or int64 (n): page * page_size + offset in the page; negative: the token is skipped
-kv_cache      bf16 or fp16 (pages, page_size, 1, d); uint8 (pages, page_size, 1, 656 or 584): fp8_656, fp8_584; uint8
-              (pages, page_size, 1, 528 or 288) as kv_format and scales say; or e4m3: uint8 or float8_e4m3fn (pages,
-              page_size, 1, 576 or 512). Where a page's scales follow its data it is a view of whole pages
+kv_cache      bf16 or fp16 (pages, page_size, 1, d); uint8 (pages, page_size, 1, bytes of a token): fp8_656, fp8_584, and
+              others as kv_format and scales say; or e4m3: uint8 or float8_e4m3fn (pages, page_size, 1, 576 or 512).
+              Where a page's scales follow its data it is a view of whole pages
 kv_scale      fp32 (1), e4m3: what is written is x / scale; 1 if not given. On the CPU a scale that is not
               positive and finite is refused
 dtype         'bf16': 16-bit integers hold bf16
-kv_format, scales  of a kv_cache of 528 or 288 bytes, as in flashlatent.decode()
+kv_format, scales  of a kv_cache whose last dimension leaves them open, as in flashlatent.decode()
 scale_floor   what 1e-4 bounds where a scale is a power of two: 'amax', 'scale', or 'auto', as the format's engine does
 A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA.)");
   module.def("convert_cache", &convert_arrays, "from_"_a, "to"_a = nb::none(), nb::kw_only(),
@@ -229,9 +229,10 @@ A slot past the cache's end is refused on the CPU, before anything is written, a
 
 from_   bf16 or fp16 (pages, page_size, h_kv, d), or a cache of bytes as append_latent() has it
 to      another cache of the same pages, page size and heads, which does not overlap
-format  if `to` is not given, or is of bytes: 'bf16' (NumPy and CuPy get its bits as uint16), 'fp16', 'e4m3', 'fp8_656'
-        (of 576 elements), 'fp8_584', 'mxfp8_528', 'nvfp4_288' or 'fp8_528' (of 512)
-kv_format, scales, new_scales  of a from_ of 528 or 288 bytes, and where scales of `to` lie, as in flashlatent.decode()
+format  if `to` is not given, or is of bytes: 'bf16' (NumPy and CuPy get its bits as uint16), 'fp16', or a format of bytes,
+        for which from_ has the elements
+kv_format, scales, new_scales  of a from_ whose last dimension leaves them open, and where scales of `to` lie, as in
+        flashlatent.decode()
 scale_floor  as in append_latent(), of `to`
 kv_scale, new_kv_scale  fp32 (1), of an e4m3 from_ and to; 1 if not given
 dtype   'bf16': 16-bit integers hold bf16)");
@@ -252,7 +253,7 @@ out          (rows, h_kv, d): the cache's dtype (tokens of bytes are copied, wit
              bf16 or fp16
 rows         if `out` is not given: how many it has, and `format` which (the cache's format, 'bf16' or 'fp16')
 kv_scale     fp32 (1), of an e4m3 cache; 1 if not given
-kv_format, scales  of a kv_cache of 528 or 288 bytes, as in flashlatent.decode()
+kv_format, scales  of a kv_cache whose last dimension leaves them open, as in flashlatent.decode()
 dtype        'bf16': 16-bit integers hold bf16)");
   module.def("copy_pages", &copy_page_arrays, "from_"_a, "to"_a, "pairs"_a, nb::kw_only(),
              "stream"_a = nb::none(), "threads"_a = 0,

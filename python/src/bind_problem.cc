@@ -117,10 +117,10 @@ qk_dim, v_dim    elements of a cached row, and how many of its first are the val
 page_size        tokens a page
 dtype            of q, out and a plain cache: 'bf16' or 'fp16'
 q_dtype          of q if not dtype: 'e4m3', with a latent cache of kv_format 'e4m3'
-kv_format        'plain'; 'fp8_656', 'fp8_584', 'mxfp8_528', 'nvfp4_288', 'fp8_528': uint8 (pages, page_size, 1, bytes
-                 of a token); or 'e4m3': uint8 (pages, page_size, 1, 576 or 512), or uint8 keys and values
-scales           of mxfp8_528 and nvfp4_288: 'token' or 'page', see flashlatent.decode()
-extra_kv_format  of the extra cache, if it is not kv_format: 'nvfp4_288' beside 'mxfp8_528'
+kv_format        'plain'; 'e4m3': uint8 (pages, page_size, 1, 576 or 512), or uint8 keys and values; or 'fp8_656' and
+                 others of flashlatent.decode(): uint8 (pages, page_size, 1, bytes of a token)
+scales           of formats with two arrangements: 'token' or 'page', see flashlatent.decode()
+extra_kv_format  of the extra cache, if it is not kv_format, see flashlatent.decode()
 products         of a latent e4m3 cache, see flashlatent.decode(): 'auto', 'bf16' or 'fp8'
 layout           'latent' (MLA), 'separate' or 'packed' keys and values (MHA, GQA, MQA), see flashlatent.decode_kv()
 topk             sparse decode: indices of a query token; None: dense

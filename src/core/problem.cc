@@ -90,8 +90,8 @@ Status validate_extra(const DecodeProblem& p) {
   }
   if (!stand_together(p.cache.format, p.cache.extra_format())) {
     return invalid_argument("the extra cache's format is ", to_string(p.cache.extra_format()),
-                            ", but the first cache's is ", to_string(p.cache.format),
-                            "; the same, or nvfp4_288 beside mxfp8_528, is accepted");
+                            ", but the first cache's is ", to_string(p.cache.format), "; the same, or ",
+                            pairs_text(), ", is accepted");
   }
   FLASHLATENT_RETURN_IF_ERROR(in_range("extra page_size", extra.page_size, 1, 1 << 20));
   FLASHLATENT_RETURN_IF_ERROR(in_range("extra topk", extra.topk, 0, extra.indexed ? 1 << 30 : 0));

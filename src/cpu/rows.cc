@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <type_traits>
 
 #include "core/element.h"
@@ -284,6 +285,21 @@ void dequantise_e2m1(const LatentFormat& format, ConstTokenBytes token, typename
   }
 }
 
+constexpr int kMostRope = 64;
+
+/// Do dequantise_scaled_part() and quantise_all() know the format's groups and scales?
+constexpr bool is_known(const LatentFormat& format) {
+  const int group = format.group;
+  const ScaleKind scales = format.scales;
+  const bool known = format.elements == Elements::kE2m1
+                         ? group == nvfp4_288::kGroup && scales == ScaleKind::kE4m3
+                         : (group == 32 || group == 64 || group == 128) &&
+                               (scales == ScaleKind::kFp32 || scales == ScaleKind::kUe8m0);
+  return !format.is_record() || (known && format.rope_dim <= kMostRope);
+}
+static_assert(std::all_of(std::begin(kFormats), std::end(kFormats),
+                          [](const LatentFormat* format) { return is_known(*format); }));
+
 /// Elements with scales.
 template <class To>
 void dequantise_scaled_part(const LatentFormat& format, ConstTokenBytes token, typename To::Number* row) {
@@ -297,8 +313,6 @@ void dequantise_scaled_part(const LatentFormat& format, ConstTokenBytes token, t
       return dequantise_groups<To, 128>(format, token, row);
   }
 }
-
-constexpr int kMostRope = 64;
 
 /// Converts bf16 elements at any address.
 template <class To>

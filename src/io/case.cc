@@ -51,8 +51,7 @@ class Metadata {
     FLASHLATENT_RETURN_IF_ERROR(read_kv_format("extra_kv_format", out.extra_format));
     const bool extra = file_.tensor("extra_kv_cache").present();
     if (out.extra_format && (!extra || !stand_together(out.kv_format(), *out.extra_format))) {
-      return refuse("extra_kv_format",
-                    extra ? "kv_format, or nvfp4_288 beside mxfp8_528" : "an extra_kv_cache");
+      return refuse("extra_kv_format", extra ? "kv_format, or " + pairs_text() : "an extra_kv_cache");
     }
     FLASHLATENT_RETURN_IF_ERROR(read_scales(out.kv_format(), out.format.scales));
     FLASHLATENT_RETURN_IF_ERROR(read_soft_cap(out.kind, out.soft_cap));
@@ -136,7 +135,7 @@ class Metadata {
     if (!wanted && text == nullptr) return {};
     const Result<ScalePlace> named = scale_place_from_name(text == nullptr ? "" : *text);
     if (!wanted || !named.ok() || *named == ScalePlace::kAuto) {
-      return refuse("scales", wanted ? "token or page" : "nothing: it belongs to mxfp8_528 and nvfp4_288");
+      return refuse("scales", wanted ? "token or page" : "nothing: it belongs to " + names_with_places());
     }
     place = *named;
     return {};

@@ -1,15 +1,20 @@
 // Do a case's tensors fit its kind, and each other?
 #pragma once
 
+#include <algorithm>
+#include <iterator>
+
 #include "core/formats/formats.h"
 #include "flashlatent/status.h"
 #include "io/case.h"
 
 namespace flashlatent::io {
 
-/// Does a file have caches of this format as (pages, page_bytes)?
+/// Does a file have caches of this format as (pages, page_bytes)? Those whose scales may follow a page's
+/// data.
 constexpr bool is_pages(KvFormat format) {
-  return has_places(format) || format == kFp8_584Format.format;
+  return std::any_of(std::begin(kFormats), std::end(kFormats),
+                     [format](const LatentFormat* f) { return f->format == format && f->apart(); });
 }
 
 /// Checks presence, dtypes, shapes and the values of lengths. `decode_case` has its metadata set.

@@ -177,11 +177,14 @@ class Maker {
   }
 
   /// Makes a cache whose rows have `dim` elements, with all bytes 0xFF; returns the elements of its memory.
-  std::int64_t make_rows(PagedTokens& cache, std::int64_t pages, Dtype dtype, std::int64_t dim) {
+  /// Pages begin at multiples of `unit` elements.
+  std::int64_t make_rows(PagedTokens& cache, std::int64_t pages, Dtype dtype, std::int64_t dim,
+                         std::int64_t unit = 1) {
     const auto element = static_cast<std::int64_t>(size_of(dtype));
     const int heads = spec_.kv_heads;
     const std::int64_t row = dim + (spec_.strided ? kPad / element : 0);
-    const std::int64_t page = row * heads * cache.page_size + (spec_.strided ? kPagePad / element : 0);
+    const std::int64_t least = row * heads * cache.page_size + (spec_.strided ? kPagePad / element : 0);
+    const std::int64_t page = (least + unit - 1) / unit * unit;
     auto* memory = allocate<std::uint8_t>(pages * page * element);
     std::memset(memory, 0xFF, pages * page * element);
     cache.view = {memory, dtype, {pages, cache.page_size, heads, dim}};
@@ -193,7 +196,7 @@ class Maker {
   void make_records(PagedTokens& cache, std::int64_t pages) {
     const LatentFormat& format = *cache.format;
     if (!format.apart()) {
-      make_rows(cache, pages, Dtype::kU8, format.token_bytes());
+      make_rows(cache, pages, Dtype::kU8, format.token_bytes(), format.page_unit);
     } else {
       const std::int64_t page =
           format.least_page_stride(cache.page_size, 0) + (spec_.strided ? kPageAlignment * 9 : 0);

@@ -8,7 +8,7 @@ from torch import Tensor
 from .. import _native
 from .._native import Problem
 from .._torch_call import call
-from ._kv_cache import format_of
+from ._kv_cache import extra_format_of, format_of
 from ._library import define, nothing
 from ._planning import plan_of_fakes, planned, results_of_fakes, step
 
@@ -42,8 +42,8 @@ def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, indices=Non
              {"batch": indices.shape[0], "topk": indices.shape[2]})
     if extra_kv_cache is not None:
         which["extra_page_size"] = extra_kv_cache.shape[1] if extra_page_size is None else extra_page_size
-        if extra_kv_format is None and extra_kv_cache.dim() == 4 and extra_kv_cache.shape[-1] == 288:
-            extra_kv_format = "nvfp4_288"
+        if extra_kv_format is None:
+            extra_kv_format = extra_format_of(extra_kv_cache, format_of(kv_cache, kv_format))
         which["extra_kv_format"] = extra_kv_format
         if extra_indices is None:
             which["extra_max_pages"] = extra_block_table.shape[1]

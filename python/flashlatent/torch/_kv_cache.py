@@ -9,9 +9,13 @@ from .. import _native
 from .._torch_call import call
 from ._library import define, nothing
 
-# Of formats with bytes of their own: elements of a token, and its bytes. Of e4m3 both are the last extent.
-_RECORDS = {format["name"]: (format["dim"], format["token_bytes"]) for format in _native._formats()
-            if format["token_bytes"] > 0}
+# Arrangements of formats with bytes of their own, by name and place of scales.
+_RECORDS = {(format["name"], format["scales"]): format for format in _native._formats() if format["token_bytes"] > 0}
+# Those formats by name: elements of a token, and its bytes. Of e4m3 both are the last extent.
+_SIZES = {name: (format["dim"], format["token_bytes"]) for (name, _), format in _RECORDS.items()}
+# ... and by bytes of a token. Of several the first: calls that leave it open are refused.
+_NAMES = {bytes: name for name, (_, bytes) in reversed(_SIZES.items())}
+_OF_PAGES = "fp8_584"  # what pages of bytes are, and new bytes of 512 elements, where no name is said
 
 
 def format_of(kv_cache, said=None):
@@ -21,14 +25,21 @@ def format_of(kv_cache, said=None):
     if kv_cache.element_size() > 1:
         return "plain"
     if kv_cache.dim() != 4:
-        return "fp8_584"
-    return {656: "fp8_656", 576: "e4m3", 512: "e4m3", 288: "nvfp4_288"}.get(kv_cache.shape[-1], "fp8_584")
+        return _OF_PAGES
+    return _NAMES.get(kv_cache.shape[-1], "e4m3")
+
+
+def extra_format_of(extra_kv_cache, first):
+    """The same of an extra cache beside one of `first`: None where it is of that format."""
+    same = extra_kv_cache.element_size() > 1 or extra_kv_cache.dim() != 4 or (
+        first in _SIZES and extra_kv_cache.shape[-1] == _SIZES[first][1])
+    return None if same else format_of(extra_kv_cache)
 
 
 def _elements(kv_cache, kv_format):
     """Elements of a token."""
     last = kv_cache.shape[-1]
-    return _RECORDS.get(format_of(kv_cache, kv_format), (last, last))[0] if kv_cache.element_size() == 1 else last
+    return _SIZES.get(format_of(kv_cache, kv_format), (last, last))[0] if kv_cache.element_size() == 1 else last
 
 
 def _new_format(elements, dtype, named):
@@ -37,7 +48,7 @@ def _new_format(elements, dtype, named):
         return named
     if dtype != torch.uint8:
         return "e4m3" if dtype.itemsize == 1 else "plain"
-    return "fp8_584" if elements == 512 else "fp8_656"
+    return _OF_PAGES if elements == 512 else "fp8_656"
 
 
 def _append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=None, kv_format=None, scales=None,
@@ -62,10 +73,11 @@ def _convert_cache_fake(kv_cache, dtype, kv_scale=None, new_kv_scale=None, kv_fo
     if kv_cache.dtype == dtype == torch.uint8 and new_kv_format is None:
         new_kv_format, new_scales = format_of(kv_cache, kv_format), new_scales or scales
     named = _new_format(elements, dtype, new_kv_format)
-    extent = _RECORDS.get(named, (elements, elements))[1]
+    extent = _SIZES.get(named, (elements, elements))[1]
     pages, page_size = kv_cache.shape[:2]
-    if named == "fp8_584" or (named in _RECORDS and new_scales == "page"):  # whole pages, of which the array is a view
-        unit = 576 if named == "fp8_584" else 1
+    record = _RECORDS.get((named, new_scales))
+    unit = 1 if record is None else record["page_unit"]
+    if record is not None and (record["apart"] or unit > 1):  # whole pages, of which the array is a view
         page_bytes = (page_size * extent + unit - 1) // unit * unit
         memory = kv_cache.new_empty((pages, page_bytes), dtype=dtype)
         return memory.as_strided((pages, page_size, 1, extent), (page_bytes, extent, extent, 1))

@@ -1,5 +1,6 @@
 #include "core/formats/formats.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "core/expect.h"
@@ -9,6 +10,20 @@
 namespace flashlatent {
 
 namespace {
+
+/// Has a token room for what its fields say, does the next thing begin behind it, and do pages of any size
+/// lie at multiples of kPageAlignment?
+constexpr bool is_consistent(const LatentFormat& f) {
+  if (!f.is_record()) return true;
+  if (f.group <= 0 || f.scaled_dim() % f.group != 0) return false;
+  if (f.token_bytes() % kPageAlignment != 0 && f.page_unit % kPageAlignment != 0) return false;
+  const int codes = f.elements == Elements::kE2m1 ? f.scaled_dim() / 2 : f.scaled_dim();
+  const int with_scales = f.apart() ? codes : f.scale_offset + f.scale_bytes;
+  const int rope_end = f.rope_dim == 0 ? 0 : f.rope_offset + f.rope_dim * 2;
+  return f.scale_bytes >= f.groups() * f.bytes_a_scale() && (f.apart() || f.scale_offset >= codes) &&
+         (f.rope_dim == 0 || f.rope_offset >= with_scales) && f.data_bytes == std::max(with_scales, rope_end);
+}
+static_assert(std::ranges::all_of(kFormats, [](const LatentFormat* f) { return is_consistent(*f); }));
 
 template <class View>
 Result<View> pages_of(const View& bytes, std::int64_t page_size, KvFormat named) {
@@ -72,6 +87,20 @@ std::string choices(const std::vector<const LatentFormat*>& formats) {
   for (const LatentFormat* format : formats) {
     text += message(text.empty() ? "" : ", or ", format->name,
                     has_places(format->format) ? " with scales 'token' or 'page'" : "");
+  }
+  return text;
+}
+
+/// "plain, fp8_656 and e4m3": each format once.
+template <class Wanted>
+std::string names_of(Wanted wanted) {
+  std::vector<std::string> names;
+  for (const LatentFormat* format : kFormats) {
+    if (wanted(*format) && (names.empty() || names.back() != format->name)) names.emplace_back(format->name);
+  }
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += message(i == 0 ? "" : i + 1 == names.size() ? " and " : ", ", names[i]);
   }
   return text;
 }
@@ -174,7 +203,7 @@ Result<const LatentFormat*> resolve_extra_format(const char* name, const ConstTe
   }
   if (!stand_together(first.format, named)) {
     return invalid_argument(name, " is ", to_string(named), ", but the first cache is ", first.name,
-                            "; of the same format, or nvfp4_288 beside mxfp8_528, is accepted");
+                            "; of the same format, or ", pairs_text(), ", is accepted");
   }
   const LatentFormat& format = format_of(named, first.place);
   if (!format.plain() && cache.dtype == Dtype::kU8 && !fits(format, last)) {
@@ -204,11 +233,17 @@ void set_format(DecodeProblem::Cache& cache, KvFormat named, ScalePlace place) {
 }
 
 std::string format_names() {
+  return names_of([](const LatentFormat&) { return true; });
+}
+
+std::string names_with_places() {
+  return names_of([](const LatentFormat& format) { return has_places(format.format); });
+}
+
+std::string pairs_text() {
   std::string text;
-  constexpr std::size_t kCount = std::size(kFormats);
-  for (std::size_t i = 0; i < kCount; ++i) {
-    if (i > 0 && kFormats[i]->format == kFormats[i - 1]->format) continue;
-    text += message(i == 0 ? "" : i + 1 == kCount ? " and " : ", ", kFormats[i]->name);
+  for (const FormatPair& pair : kFormatPairs) {
+    text += message(text.empty() ? "" : ", ", to_string(pair.extra), " beside ", to_string(pair.first));
   }
   return text;
 }

@@ -31,9 +31,17 @@ const LatentFormat& format_of(KvFormat format, ScalePlace place);
 const LatentFormat& format_of(const DecodeProblem::Cache& cache);
 const LatentFormat& extra_format_of(const DecodeProblem::Cache& cache);
 
+/// The formats of an extra cache that may stand beside a cache of another one. All may beside their own.
+struct FormatPair {
+  KvFormat first, extra;
+};
+inline constexpr FormatPair kFormatPairs[] = {{KvFormat::kMxfp8_528, KvFormat::kNvfp4_288}};
+
 /// May an extra cache of `extra` stand beside a cache of `first`?
 constexpr bool stand_together(KvFormat first, KvFormat extra) {
-  return first == extra || (first == KvFormat::kMxfp8_528 && extra == KvFormat::kNvfp4_288);
+  bool may = first == extra;
+  for (const FormatPair& pair : kFormatPairs) may = may || (pair.first == first && pair.extra == extra);
+  return may;
 }
 
 /// The format of this latent cache: what `said` says, else what its dtype and last dimension do. Refuses a
@@ -62,5 +70,9 @@ void set_format(DecodeProblem::Cache& cache, KvFormat format, ScalePlace place =
 
 /// Names of formats for messages: "plain, fp8_656 and e4m3".
 std::string format_names();
+/// Of those that has_places().
+std::string names_with_places();
+/// kFormatPairs: "nvfp4_288 beside mxfp8_528".
+std::string pairs_text();
 
 }  // namespace flashlatent

@@ -99,6 +99,22 @@ sm90::DecodeArguments decode_arguments(const DecodeCall& call) {
 
 namespace {
 
+/// What RecordRows knows kRecordFormats by.
+struct RecordOf {
+  KvFormat format;
+  sm90::Record record;
+};
+constexpr RecordOf kRecords[] = {{KvFormat::kMxfp8_528, sm90::Record::kMxfp8_528},
+                                 {KvFormat::kNvfp4_288, sm90::Record::kNvfp4_288},
+                                 {KvFormat::kFp8_528, sm90::Record::kFp8_528}};
+static_assert(std::ranges::equal(kRecordFormats, kRecords, {}, {}, &RecordOf::format));
+
+/// Of a format that RecordRows does not read the first, which nobody asks for.
+sm90::Record record_of(KvFormat format) {
+  const auto* row = std::ranges::find(kRecords, format, &RecordOf::format);
+  return row == std::end(kRecords) ? kRecords[0].record : row->record;
+}
+
 /// Where a page's scales follow its data, the view's second stride is not a token's.
 Status set_cache(const char* name, const ConstTensorView& cache, const LatentFormat& format, int page_size,
                  sm90::ListedCache& listed) {
@@ -114,9 +130,7 @@ Status set_cache(const char* name, const ConstTensorView& cache, const LatentFor
   listed.pages = static_cast<int>(cache.shape[0]);
   listed.page_size = Divisor(page_size);
   listed.scales_apart = format.apart();
-  listed.record = format.scales == ScaleKind::kE4m3   ? sm90::Record::kNvfp4_288
-                  : format.scales == ScaleKind::kFp32 ? sm90::Record::kFp8_528
-                                                      : sm90::Record::kMxfp8_528;
+  listed.record = record_of(format.format);
   return {};
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <vector>
 
 #include "core/formats/e4m3_latent.h"
 #include "core/formats/formats.h"
@@ -48,20 +49,12 @@ int rows_of_item(const DecodeProblem& problem) {
 }
 
 Loading loading_of(const DecodeProblem& problem) {
-  switch (problem.cache.format) {
-    case KvFormat::kFp8_584:
-      return Loading::kFp8_584;
-    case KvFormat::kMxfp8_528:
-    case KvFormat::kNvfp4_288:
-    case KvFormat::kFp8_528:
-      return Loading::kRecords;
-    case KvFormat::kFp8_656:
-    case KvFormat::kE4m3:
-      return goes_by_lists(problem) ? Loading::kListedFp8 : Loading::kFp8;
-    case KvFormat::kPlain:
-      break;
-  }
-  if (goes_by_lists(problem)) return Loading::kListedTokens;
+  const KvFormat format = problem.cache.format;
+  const bool lists = goes_by_lists(problem);
+  if (std::ranges::find(kRecordFormats, format) != std::end(kRecordFormats)) return Loading::kRecords;
+  if (format == KvFormat::kFp8_584) return Loading::kFp8_584;
+  if (format != KvFormat::kPlain) return lists ? Loading::kListedFp8 : Loading::kFp8;
+  if (lists) return Loading::kListedTokens;
   const bool boxes = !problem.sparse.enabled && box_tokens_of(problem) >= kLeastBoxTokens;
   return boxes ? Loading::kBoxes : Loading::kTokens;
 }
@@ -73,7 +66,10 @@ bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const 
 }
 
 std::optional<std::string> declines_lists(const DecodeProblem& problem,
-                                          std::initializer_list<KvFormat> formats) {
+                                          std::initializer_list<KvFormat> listed,
+                                          std::span<const KvFormat> more) {
+  std::vector<KvFormat> formats(listed);
+  formats.insert(formats.end(), more.begin(), more.end());
   const auto& cache = problem.cache;
   if (cache.layout != KvLayout::kLatent) {
     return message("the cache is ", to_string(cache.layout), "; a latent one is accepted");
@@ -85,7 +81,7 @@ std::optional<std::string> declines_lists(const DecodeProblem& problem,
       accepted += format == KvFormat::kPlain ? "bf16 and fp16" : to_string(format);
     }
     const bool plain = cache.format == KvFormat::kPlain;
-    const bool one = formats.size() == 1 && *formats.begin() != KvFormat::kPlain;
+    const bool one = formats.size() == 1 && formats.front() != KvFormat::kPlain;
     return message("the cache is of ", plain ? to_string(cache.dtype) : to_string(cache.format), "; ",
                    accepted, one ? " is" : " are", " accepted");
   }

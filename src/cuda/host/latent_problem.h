@@ -24,6 +24,9 @@ bool has_token_items(const DecodeProblem& problem);
 /// Query rows that share a KV head and the tokens of an item.
 int rows_of_item(const DecodeProblem& problem);
 
+/// The formats that RecordRows (cuda/sm90/load/record_rows.cuh) reads.
+inline constexpr KvFormat kRecordFormats[] = {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288, KvFormat::kFp8_528};
+
 /// The loading that a kernel must have to take the problem, whatever the number of pages.
 Loading loading_of(const DecodeProblem& problem);
 
@@ -31,9 +34,10 @@ Loading loading_of(const DecodeProblem& problem);
 bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const InstanceKey& key);
 
 /// For problems that go by lists: why a kernel does not take the cache (it is not latent, or has none of
-/// `formats`).
+/// `formats` and `more`).
 std::optional<std::string> declines_lists(const DecodeProblem& problem,
-                                          std::initializer_list<KvFormat> formats);
+                                          std::initializer_list<KvFormat> formats,
+                                          std::span<const KvFormat> more = {});
 /// The same for a kernel of one list, which takes neither an extra cache nor a window.
 std::optional<std::string> declines_tokens(const DecodeProblem& problem,
                                            std::initializer_list<KvFormat> formats);

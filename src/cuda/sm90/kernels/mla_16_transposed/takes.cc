@@ -36,9 +36,8 @@ constexpr int kMostRows = mla_16_transposed::kTileRows;
 
 /// By two lists. From fp8_656 and e4m3 with RoPE no other kernel does, so that any number of rows is taken.
 std::optional<std::string> declines_listed(const DecodeProblem& problem) {
-  if (auto reason =
-          declines_lists(problem, {KvFormat::kFp8_584, KvFormat::kFp8_656, KvFormat::kE4m3,
-                                   KvFormat::kMxfp8_528, KvFormat::kNvfp4_288, KvFormat::kFp8_528})) {
+  if (auto reason = declines_lists(problem, {KvFormat::kFp8_584, KvFormat::kFp8_656, KvFormat::kE4m3},
+                                   kRecordFormats)) {
     return reason;
   }
   if (auto reason = declines_e4m3_products(problem)) return reason;

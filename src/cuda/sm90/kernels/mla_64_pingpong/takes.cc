@@ -62,14 +62,19 @@ namespace flashlatent::cuda {
 
 namespace {
 
+/// Why the cache is none that its loaders read.
+std::optional<std::string> declines_cache(const DecodeProblem& problem) {
+  if (!goes_by_lists(problem)) {
+    return declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kE4m3});
+  }
+  return declines_lists(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584, KvFormat::kE4m3},
+                        kRecordFormats);
+}
+
 std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (auto reason = declines_cache(problem)) return reason;
+  if (auto reason = declines_e4m3_products(problem)) return reason;
   if (goes_by_lists(problem)) {
-    if (auto reason = declines_lists(
-            problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584, KvFormat::kE4m3,
-                      KvFormat::kMxfp8_528, KvFormat::kNvfp4_288, KvFormat::kFp8_528})) {
-      return reason;
-    }
-    if (auto reason = declines_e4m3_products(problem)) return reason;
     const InstanceKey key = mla_64_pingpong::key_of(problem, loading_of(problem), 1);
     if (is_listed({mla_64_pingpong::kFp8_584Keys, mla_64_pingpong::kRecordsKeys, mla_64_pingpong::kE4m3Keys,
                    mla_64_pingpong::kListedKeys},
@@ -77,10 +82,6 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
       return std::nullopt;
     return unknown_dimensions(problem, "with an extra cache or a window 512/512 is");
   }
-  if (auto reason = declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kE4m3})) {
-    return reason;
-  }
-  if (auto reason = declines_e4m3_products(problem)) return reason;
   const InstanceKey key = mla_64_pingpong::key_of(problem, loading_of(problem), 1);
   if (is_listed({mla_64_pingpong::kKeys576x512, mla_64_pingpong::kKeys512x512, mla_64_pingpong::kKeys320x256,
                  mla_64_pingpong::kFp8Keys, mla_64_pingpong::kE4m3Keys},
@@ -90,11 +91,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 }
 
 std::optional<std::string> declines_turns(const DecodeProblem& problem) {
-  const bool by_lists = goes_by_lists(problem);
-  const std::initializer_list<KvFormat> formats = {
-      KvFormat::kPlain,     KvFormat::kFp8_656,   KvFormat::kFp8_584, KvFormat::kE4m3,
-      KvFormat::kMxfp8_528, KvFormat::kNvfp4_288, KvFormat::kFp8_528};
-  if (auto reason = (by_lists ? declines_lists : declines_tokens)(problem, formats)) return reason;
+  if (auto reason = declines_cache(problem)) return reason;
   const InstanceKey key = mla_64_pingpong::turns_key_of(problem, schedule::Geometry{});
   if (is_listed({mla_64_pingpong::kTurnsKeys, mla_64_pingpong::kTurnsFp8Keys,
                  mla_64_pingpong::kTurnsListedKeys, mla_64_pingpong::kTurnsListed576Keys,
@@ -102,8 +99,8 @@ std::optional<std::string> declines_turns(const DecodeProblem& problem) {
                 key))
     return std::nullopt;
   const bool plain = problem.cache.format == KvFormat::kPlain;
-  return unknown_dimensions(
-      problem, by_lists && !plain ? "with an extra cache 512/512 is" : "576/512 and 512/512 are");
+  return unknown_dimensions(problem, goes_by_lists(problem) && !plain ? "with an extra cache 512/512 is"
+                                                                      : "576/512 and 512/512 are");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 
@@ -95,6 +96,18 @@ TEST(CostTables, RefusesWhatIsNoTable) {
   }
   refused("gpu H20\nmla_16 rows16 per_block=1 per_block=2\n", "has per_block twice");
   refused(std::string("\0\xff", 2), "line 1 of the costs begins with");
+}
+
+TEST(CostTablesDeathTest, NoneIsSetAfterAGpuWasAskedFor) {
+  EXPECT_EXIT(
+      {
+        const bool before = set_costs(table_of("Hopper")).ok();
+        const bool used = cost::table_for_calls("NVIDIA Hopper") != nullptr;
+        const Status after = set_costs(table_of("Hopper"));
+        const bool refused = after.message().find("before the first call") != std::string::npos;
+        std::exit(before && used && refused ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(CostTables, AFileThatCannotBeReadIsNamed) {

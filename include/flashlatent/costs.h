@@ -15,9 +15,10 @@ namespace flashlatent {
 std::string costs_text(std::string_view gpu);
 
 /// From now on GPUs whose name begins with the table's `gpu` line go by this table, in the form that
-/// costs_text() gives; a later table for the same name takes the place of an earlier one. Results stay right
-/// whatever the numbers are. Set tables before plans are made: a plan that was made by other costs is
-/// refused. kInvalidArgument: names the line, what it says and what would do.
+/// costs_text() gives; a later table for the same name takes the place of an earlier one. Only before the
+/// process first asks for a GPU: a plan in device memory follows from the costs at that time, and a call by
+/// other costs would read it wrongly. kInvalidArgument: a GPU has been asked for, or the text is no table;
+/// the message names the line, what it says and what would do.
 Status set_costs(std::string_view text);
 
 /// set_costs() of a file. The environment variable FLASHLATENT_COSTS names a file that is loaded when a GPU

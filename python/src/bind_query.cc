@@ -102,13 +102,15 @@ A backend has 'available', 'reason' (why it is not), 'devices' and 'kernels' (na
   module.def(
       "load_costs", [](const std::string& path) { check(load_costs(path)); }, "path"_a,
       R"(From now on GPUs whose name begins with the file's `gpu` line are planned by its costs, in place of an H200's scaled
-by bandwidth and clock. Results stay right whatever the numbers are.
+by bandwidth and clock.
 
-path  a file as `flashlatent costs` prints it; load it before plans are made: a plan made by other costs is refused
+path  a file as `flashlatent costs` prints it; only before the process first asks for a GPU, since a plan
+      on the device follows from the costs it was made by
 
 The environment variable FLASHLATENT_COSTS does the same for a process.
 
-InvalidArgumentError: the file cannot be read, or a line is no line of a table; the message names it.)");
+InvalidArgumentError: a GPU has been asked for, the file cannot be read, or a line is no line of a table; the message
+says which.)");
   module.def(
       "costs_text", [](const std::string& gpu) { return costs_text(gpu); }, "gpu"_a = "H200",
       R"(The table of costs of GPUs of this name: one that was loaded, else the built-in one, of an H200. A line a kernel

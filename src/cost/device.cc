@@ -31,12 +31,16 @@ std::string to_string(const Gpu& gpu) {
                  gpu.clock_mhz, " MHz, a product takes ", gpu.products, " times an H200's clocks");
 }
 
-const Gpu* find_gpu(std::string_view name) {
+bool is_gpu(std::string_view name, std::string_view known) {
   if (name.starts_with(kVendor)) name.remove_prefix(kVendor.size());
+  // A prefix must end at a word: the driver's "H200" is no "H20".
+  const std::string_view rest = name.substr(std::min(name.size(), known.size()));
+  return name.starts_with(known) && (rest.empty() || rest[0] == ' ');
+}
+
+const Gpu* find_gpu(std::string_view name) {
   for (const Gpu& gpu : kGpus) {
-    // A prefix must end at a word: the driver's "H20" must not match "H200".
-    const std::string_view rest = name.substr(std::min(name.size(), gpu.name.size()));
-    if (name.starts_with(gpu.name) && (rest.empty() || rest[0] == ' ')) return &gpu;
+    if (is_gpu(name, gpu.name)) return &gpu;
   }
   return nullptr;
 }

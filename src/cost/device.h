@@ -34,6 +34,8 @@ inline constexpr Gpu kGpus[] = {
     {"GH200", 132, 3.72, 1980},
 };
 
+/// Is this the driver's name of a GPU, with or without "NVIDIA ", that begins with `known`, a whole word?
+bool is_gpu(std::string_view name, std::string_view known);
 /// The GPU of this name, such as "NVIDIA H100 80GB HBM3" or "H100"; null if the name is not known.
 const Gpu* find_gpu(std::string_view name);
 /// A GPU whose name is not known, from its driver's clocks (MHz) and bus width (bits).

@@ -11,6 +11,7 @@
 
 #include "core/environment.h"
 #include "core/message.h"
+#include "cost/device.h"
 
 namespace flashlatent::cost {
 
@@ -106,6 +107,7 @@ Status take_place(const std::vector<std::string>& words, int line, Table& table,
 /// All tables that were set: read without a lock, and never taken back.
 using Tables = std::vector<const Table*>;
 std::atomic<const Tables*> all_tables{nullptr};
+std::atomic<bool> called{false};  // table_for_calls()?
 
 }  // namespace
 
@@ -160,7 +162,12 @@ Result<Table> parse_table(std::string_view text) {
   return table;
 }
 
-void set_table(Table table) {
+Status set_table(Table table) {
+  if (called.load(std::memory_order_acquire)) {
+    return invalid_argument("costs of ", table.gpu,
+                            " are set after a GPU was asked for; before the first call ",
+                            "on a GPU they are accepted");
+  }
   static std::mutex mutex;
   static std::vector<std::unique_ptr<const Table>> owned;
   static std::vector<std::unique_ptr<const Tables>> versions;
@@ -170,18 +177,21 @@ void set_table(Table table) {
   if (!versions.empty()) tables.insert(tables.end(), versions.back()->begin(), versions.back()->end());
   versions.push_back(std::make_unique<const Tables>(std::move(tables)));
   all_tables.store(versions.back().get(), std::memory_order_release);
+  return {};
 }
 
 const Table* table_of(std::string_view gpu) {
   const Tables* tables = all_tables.load(std::memory_order_acquire);
   if (tables == nullptr) return nullptr;
-  if (gpu.starts_with(kVendor)) gpu.remove_prefix(kVendor.size());
   for (const Table* table : *tables) {
-    // A prefix must end at a word: a table of an H20 is not one of an H200.
-    const std::string_view rest = gpu.substr(std::min(gpu.size(), table->gpu.size()));
-    if (gpu.starts_with(table->gpu) && (rest.empty() || rest[0] == ' ')) return table;
+    if (is_gpu(gpu, table->gpu)) return table;
   }
   return nullptr;
+}
+
+const Table* table_for_calls(std::string_view gpu) {
+  called.store(true, std::memory_order_release);
+  return table_of(gpu);
 }
 
 const Table* newest_table() {
@@ -198,8 +208,7 @@ Status load_table(const std::string& path) {
   }
   Result<Table> table = parse_table(text.str());
   if (!table.ok()) return invalid_argument("'", path, "': ", table.status().message());
-  set_table(std::move(*table));
-  return {};
+  return set_table(std::move(*table));
 }
 
 Status load_from_environment() {

@@ -20,10 +20,13 @@ std::string to_text(const Table& table);
 Result<Table> parse_table(std::string_view text);
 
 /// Sets the table of its GPU for the process. Earlier ones stay in memory: workers may point to them.
-void set_table(Table table);
+/// kInvalidArgument after table_for_calls(): plans on a device would be of other costs than calls.
+Status set_table(Table table);
 
 /// The table that was set for the GPU of this name; null: none.
 const Table* table_of(std::string_view gpu);
+/// The same for calls on that GPU.
+const Table* table_for_calls(std::string_view gpu);
 
 /// The one that was set last; null: none was.
 const Table* newest_table();

@@ -11,8 +11,7 @@ std::string costs_text(std::string_view gpu) {
 
 Status set_costs(std::string_view text) {
   Result<cost::Table> table = cost::parse_table(text);
-  if (table.ok()) cost::set_table(std::move(*table));
-  return table.status();
+  return table.ok() ? cost::set_table(std::move(*table)) : table.status();
 }
 
 Status load_costs(const std::string& path) {

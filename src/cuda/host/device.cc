@@ -159,10 +159,10 @@ KnownDevice read_device(int device, int count) {
   return known;
 }
 
-/// Costs may be set after a device is known.
+/// A device may be known before costs are set, but not called.
 schedule::Workers with_costs(const KnownDevice& device) {
   schedule::Workers workers = device.workers;
-  workers.costs = cost::table_of(device.name);
+  workers.costs = cost::table_for_calls(device.name);
   return workers;
 }
 

@@ -131,7 +131,7 @@ namespace {
 /// A device's workers, and the name by which it may have costs of its own.
 struct KnownDevice {
   schedule::Workers workers = 1;
-  std::string name;
+  std::string name = {};
 };
 
 schedule::Workers read_speed(int device, int count, const cudaDeviceProp& properties) {

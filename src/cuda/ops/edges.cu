@@ -1,5 +1,8 @@
 // The edges of a layer (flashlatent/edges.h): a warp has a row, a head of a token. A lane has every 32nd word
 // of 8 elements, so that 16 lanes have 128 columns and their scale, and 4 lanes have 32.
+//
+// Time is that of memory where all rows are on their way at once: a lane's registers are counted by the row's
+// width (kWords), and everything that a row needs, its angles among it, is asked for before any of it is used.
 #include "core/edge_rows.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/ops/by_warps.h"
@@ -17,7 +20,7 @@ using edges::Rows;
 
 constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr int kWord = 8;
-constexpr int kWords = edges::kMostColumns / kWord / 32;  // of a lane, at most
+constexpr int kMostWords = edges::kMostColumns / kWord / 32;  // of a lane
 
 /// Where row after row lies.
 struct Places {
@@ -96,20 +99,41 @@ __device__ __forceinline__ std::uint64_t encode_word(const float (&x)[kWord], fl
   return codes;
 }
 
-/// A lane's share of a row, in fp32.
-template <class Element>
+/// A lane's share of a row, in fp32: up to kWords words. kHalves: rotated pairs lie half of the rotated columns
+/// apart, so that a word's partners are another lane's.
+template <class Element, int kWords, bool kHalves>
 class LaneRow {
  public:
   /// Reads the row, and of rotated words also those of their partners: the row may be written where it lies.
   __device__ __forceinline__ LaneRow(const EdgeArguments& args, const std::uint8_t* row, int lane)
       : args_(args), lane_(lane), words_(args.dim / kWord) {
-    const bool by_halves = args.rotary.positions != nullptr && args.rotary.halves;
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const int word = lane + 32 * i;
-      if (word >= words_) continue;
-      read(row, word, x_[i]);
-      if (by_halves && rotated(word) >= 0) read(row, partner(word), partners_[i]);
+      if (word < words_) raw_[i] = load_word(row, word, args_.vectors);
+      if constexpr (kHalves) {
+        if (rotates(word)) raw_partners_[i] = load_word(row, partner(word), args_.vectors);
+      }
+    }
+  }
+
+  /// Asks for the angles of `position`.
+  __device__ __forceinline__ void find_angles(std::int64_t position) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      if (!rotates(lane_ + 32 * i)) continue;
+      const int pair = args_.rotary.pair_of(rotated(lane_ + 32 * i));
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) angles_[i][j] = args_.rotary.angle(position, pair + j);
+    }
+  }
+
+  /// Call when what does not depend on the row has been asked for.
+  __device__ __forceinline__ void unpack_words() {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      unpack<Element>(raw_[i], x_[i]);
+      if constexpr (kHalves) unpack<Element>(raw_partners_[i], partners_[i]);
     }
   }
 
@@ -131,25 +155,26 @@ class LaneRow {
 #pragma unroll
       for (int j = 0; j < kWord; ++j) {
         x_[i][j] = edges::product(x_[i][j], factor);
-        partners_[i][j] = edges::product(partners_[i][j], factor);
+        if constexpr (kHalves) partners_[i][j] = edges::product(partners_[i][j], factor);
       }
     }
   }
 
-  __device__ __forceinline__ void rotate(std::int64_t position) {
-    const Rotary& rotary = args_.rotary;
+  __device__ __forceinline__ void rotate() {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const int first = rotated(lane_ + 32 * i);
-      if (lane_ + 32 * i >= words_ || first < 0) continue;
+      if (!rotates(lane_ + 32 * i)) continue;
       float before[kWord];
 #pragma unroll
       for (int j = 0; j < kWord; ++j) before[j] = x_[i][j];
 #pragma unroll
       for (int j = 0; j < kWord; ++j) {
-        const float partner = rotary.halves ? partners_[i][j] : before[j ^ 1];
-        x_[i][j] =
-            rotary.rotated(first + j, before[j], partner, rotary.angle(position, rotary.pair_of(first + j)));
+        if constexpr (kHalves) {
+          x_[i][j] = args_.rotary.rotated(first + j, before[j], partners_[i][j], angles_[i][j]);
+        } else {
+          x_[i][j] = args_.rotary.rotated(first + j, before[j], before[j ^ 1], angles_[i][j / 2]);
+        }
       }
     }
   }
@@ -188,12 +213,14 @@ class LaneRow {
   }
 
  private:
-  __device__ __forceinline__ void read(const std::uint8_t* row, int word, float (&x)[kWord]) const {
-    unpack<Element>(load_word(row, word, args_.vectors), x);
-  }
+  static constexpr int kPairs = kHalves ? kWord : kWord / 2;  // of a word
+
   /// The word's first column among the rotated ones; negative: it has none.
   __device__ __forceinline__ int rotated(int word) const {
-    return args_.rotary.positions == nullptr ? -1 : word * kWord - (args_.dim - args_.rotary.columns);
+    return word * kWord - (args_.dim - args_.rotary.columns);
+  }
+  __device__ __forceinline__ bool rotates(int word) const {
+    return args_.rotary.positions != nullptr && word < words_ && rotated(word) >= 0;
   }
   __device__ __forceinline__ int partner(int word) const {
     return word + (args_.rotary.partner_of(rotated(word)) - rotated(word)) / kWord;
@@ -221,8 +248,11 @@ class LaneRow {
 
   const EdgeArguments& args_;
   const int lane_, words_;
-  float x_[kWords][kWord] = {};
-  float partners_[kWords][kWord] = {};
+  uint4 raw_[kWords] = {};
+  uint4 raw_partners_[kHalves ? kWords : 1] = {};
+  edges::Angle angles_[kWords][kPairs] = {};
+  float x_[kWords][kWord];
+  float partners_[kHalves ? kWords : 1][kWord];
 };
 
 /// Scales behind the last token become 0: one warp for each line of 128 columns.
@@ -233,19 +263,23 @@ __device__ __forceinline__ void clear_padding(const EdgeArguments& args, std::in
   }
 }
 
-template <class Element>
+template <class Element, int kWords, bool kHalves>
 __global__ void __launch_bounds__(kThreads)
     edge_kernel(const __grid_constant__ EdgeArguments args, int rows, int items) {
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   const std::int64_t item = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   if (item >= items) return;
   if (item >= rows) return clear_padding(args, item - rows, lane);
   const RowPlace place(args, static_cast<int>(item));
-  LaneRow<Element> row(args, place.in(args.from), lane);
+  LaneRow<Element, kWords, kHalves> row(args, place.in(args.from), lane);
+  const bool rotates = args.rotary.positions != nullptr;
+  if (rotates) row.find_angles(args.rotary.position(place.request, place.token));
+  row.unpack_words();
   __syncwarp();  // all is read before a row is written where it lies
   if (args.norm > 0) row.normalise();
-  if (args.rotary.positions != nullptr) row.rotate(args.rotary.position(place.request, place.token));
+  if (rotates) row.rotate();
   if (args.codes != nullptr) row.cast(place.request * args.tokens.value + place.token, place.head);
   if (args.to.data != nullptr) row.write(place.in(args.to));
 }
@@ -278,8 +312,18 @@ Status launch_rows(const EdgeArguments& args, Dtype dtype, std::int64_t rows, st
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   const int items = static_cast<int>(rows + lines);
   const LaunchShape shape{.blocks = (items - 1) / kWarps + 1, .threads = kThreads, .overlaps_previous = true};
-  return launch(dtype == Dtype::kBF16 ? edge_kernel<__nv_bfloat16> : edge_kernel<__half>, shape, executor,
-                args, static_cast<int>(rows), items);
+  const bool bf16 = dtype == Dtype::kBF16, halves = args.rotary.positions != nullptr && args.rotary.halves;
+  auto launch_words = [&](auto words) {
+    constexpr int kWords = decltype(words)::value;
+    using Bf16 = __nv_bfloat16;
+    auto* kernel = bf16 ? (halves ? edge_kernel<Bf16, kWords, true> : edge_kernel<Bf16, kWords, false>)
+                        : (halves ? edge_kernel<__half, kWords, true> : edge_kernel<__half, kWords, false>);
+    return launch(kernel, shape, executor, args, static_cast<int>(rows), items);
+  };
+  const int words = (args.dim - 1) / (kWord * 32) + 1;
+  if (words == 1) return launch_words(std::integral_constant<int, 1>{});
+  if (words == 2) return launch_words(std::integral_constant<int, 2>{});
+  return launch_words(std::integral_constant<int, kMostWords>{});
 }
 
 }  // namespace

@@ -36,6 +36,20 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
+/// Asks for as much shared memory as there is, so that two CTAs fit; once for each device.
+template <auto kKernel>
+Status prefer_shared_memory(int device) {
+  static std::atomic<std::uint64_t> done{0};
+  const std::uint64_t bit = device < 64 ? 1ULL << device : 0;
+  if (done.load(std::memory_order_relaxed) & bit) return {};
+  FLASHLATENT_RETURN_IF_ERROR(to_status(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel),
+                           cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+      "cudaFuncSetAttribute"));
+  done.fetch_or(bit, std::memory_order_relaxed);
+  return {};
+}
+
 template <int kColumns, IndexFormat kFormat, bool kFp4Query>
 Status launch_scores(const ScoreArguments& arguments, int ctas, const Executor& executor) {
   const Layout<kFormat, kFp4Query> layout(arguments.shape);
@@ -46,6 +60,8 @@ Status launch_scores(const ScoreArguments& arguments, int ctas, const Executor& 
   shape.overlaps_previous = true;
   FLASHLATENT_RETURN_IF_ERROR(
       (allow_shared_memory<score_kernel<kColumns, kFormat, kFp4Query>>(kMostShared, executor.device)));
+  FLASHLATENT_RETURN_IF_ERROR(
+      (prefer_shared_memory<score_kernel<kColumns, kFormat, kFp4Query>>(executor.device)));
   return launch(score_kernel<kColumns, kFormat, kFp4Query>, shape, executor, arguments);
 }
 

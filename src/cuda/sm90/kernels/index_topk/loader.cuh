@@ -15,6 +15,7 @@ inline constexpr int kLoaderArrivals = 33;
 struct KeyPlace {
   int page = -1;
   int offset = 0;
+  int left = 0;  ///< Keys that are seen from this one on.
 };
 
 __device__ __forceinline__ KeyPlace find_key(const IndexCall& call, const Group& group, int place, int most) {
@@ -25,7 +26,8 @@ __device__ __forceinline__ KeyPlace find_key(const IndexCall& call, const Group&
   }
   if (position < 0 || position >= most) return {};
   const auto at = static_cast<unsigned>(position), size = static_cast<unsigned>(call.page_size);
-  return {call.block_table[group.request * call.table_stride + at / size], static_cast<int>(at % size)};
+  return {call.block_table[group.request * call.table_stride + at / size], static_cast<int>(at % size),
+          most - static_cast<int>(at)};
 }
 
 /// What the group's query tokens see at most.
@@ -43,6 +45,71 @@ class Loader {
       : call_(arguments.call), ring_(ring), fixed_(fixed), ahead_(arguments, run), tiles_(run.tiles) {}
 
   __device__ __forceinline__ void load() {
+    // Keys of a run follow one another in a page, wherever requests end.
+    const bool blocks = call_.candidates > 0;
+    if (!blocks && call_.page_size % 32 == 0) return load_runs<32>();
+    if ((!blocks || call_.candidate_block % 8 == 0) && call_.page_size % 8 == 0) return load_runs<8>();
+    load_apart();
+  }
+
+ private:
+  static constexpr int kBytes = index_keys::data_bytes(kFormat), kParts = kTile / 32,
+                       kStages = stages_of(kFormat);
+
+  /// A run a lane: one warp alone takes several clocks for each instruction, so they have to be few.
+  template <int kRun>
+  __device__ __forceinline__ void load_runs() {
+    KeyPlace even, odd;
+    find_run<kRun>(even);
+    find_run<kRun>(odd);
+    for (int n = 0; n < tiles_; n += 2) {
+      copy_run<kRun>(n, even);
+      find_run<kRun>(even);
+      if (n + 1 == tiles_) break;
+      copy_run<kRun>(n + 1, odd);
+      find_run<kRun>(odd);
+    }
+  }
+
+  template <int kRun>
+  __device__ __forceinline__ void find_run(KeyPlace& key) {
+    if (!enter_next()) return;
+    key = lane_ < kTile / kRun ? find_key(call_, ahead_.group(), ahead_.first_place() + lane_ * kRun, most_)
+                               : KeyPlace{};
+    ahead_.next();
+  }
+
+  template <int kRun>
+  __device__ __forceinline__ void copy_run(int n, const KeyPlace& key) {
+    const int stage = wait_for_stage(n);
+    const bool there = key.page >= 0 && key.page < call_.pages;
+    const int runs = __popc(__ballot_sync(0xFFFFFFFF, there));
+    if (lane_ == 0) ptx::expect(fixed_.full[stage], runs * kRun * (kBytes + index_keys::kScaleBytes));
+    if (lane_ < kTile / kRun) {
+      const std::uint32_t exists = !there ? 0 : key.left >= kRun ? 0xFFFFFFFF : (1U << key.left) - 1;
+      if constexpr (kRun == 32) {
+        fixed_.exists[stage][lane_] = exists;
+      } else {
+        reinterpret_cast<std::uint8_t*>(fixed_.exists[stage])[lane_] = static_cast<std::uint8_t>(exists);
+      }
+    }
+    __syncwarp();
+    if (there) {
+      const std::uint8_t* page = call_.index_cache + key.page * call_.page_stride;
+      const int first = lane_ * kRun;
+      ptx::copy_bytes(ring_ + (stage * kTile + first) * kBytes,
+                      page + index_keys::data_offset(kFormat, key.offset), kRun * kBytes, fixed_.full[stage]);
+      ptx::copy_bytes(&fixed_.scales[stage][first],
+                      page + index_keys::scale_offset(kFormat, call_.page_size, key.offset),
+                      kRun * index_keys::kScaleBytes, fixed_.full[stage]);
+    }
+    __syncwarp();
+    ptx::arrive(fixed_.full[stage]);
+    if (lane_ == 0) ptx::arrive(fixed_.full[stage]);
+  }
+
+  /// Keys that may lie apart: a lane has one of 32.
+  __device__ __forceinline__ void load_apart() {
     KeyPlace even[kParts], odd[kParts];
     find(even);
     find(odd);
@@ -57,17 +124,24 @@ class Loader {
     ptx::copy_wait<0>();
   }
 
- private:
-  static constexpr int kBytes = index_keys::data_bytes(kFormat), kParts = kTile / 32,
-                       kStages = stages_of(kFormat);
-
-  /// Asks for the pages of the next tile, if there is one.
-  __device__ __forceinline__ void find(KeyPlace (&keys)[kParts]) {
-    if (ahead_.done()) return;
+  /// Is there another tile to look for?
+  __device__ __forceinline__ bool enter_next() {
+    if (ahead_.done()) return false;
     if (ahead_.number() != last_group_) {
       last_group_ = ahead_.number();
       most_ = most_seen(call_, ahead_.group());
     }
+    return true;
+  }
+  __device__ __forceinline__ int wait_for_stage(int n) {
+    const int stage = n % kStages;
+    if (n >= kStages) ptx::wait(fixed_.empty[stage], (n / kStages - 1) & 1);
+    return stage;
+  }
+
+  /// Asks for the pages of the next tile, if there is one.
+  __device__ __forceinline__ void find(KeyPlace (&keys)[kParts]) {
+    if (!enter_next()) return;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
       keys[i] = find_key(call_, ahead_.group(), ahead_.first_place() + i * 32 + lane_, most_);
@@ -76,8 +150,7 @@ class Loader {
   }
 
   __device__ __forceinline__ void copy(int n, const KeyPlace (&keys)[kParts]) {
-    const int stage = n % kStages;
-    if (n >= kStages) ptx::wait(fixed_.empty[stage], (n / kStages - 1) & 1);
+    const int stage = wait_for_stage(n);
     std::uint32_t exists[kParts];
     int count = 0;
 #pragma unroll

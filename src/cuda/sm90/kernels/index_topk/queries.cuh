@@ -76,6 +76,12 @@ __device__ __forceinline__ Scales query_scales(const IndexCall& call, const Grou
   return Scales(bytes[0] | bytes[1] << 8 | bytes[2] << 16 | std::uint32_t{bytes[3]} << 24);
 }
 
+/// Where the weight of a head lies: a thread of a product has columns 2 c and 2 c + 1 of each 8 (c = lane % 4),
+/// and reads those of 16 at once.
+__device__ __forceinline__ int weight_place(int head) {
+  return head / 16 * 16 + head % 8 / 2 * 4 + head / 8 % 2 * 2 + head % 2;
+}
+
 /// `thread` of kConsumers; a barrier of them must stand before and behind.
 ///
 /// Scales of e2m1 queries become exponents of their elements and factors of weights. A query token with a
@@ -122,7 +128,7 @@ __device__ void load_queries(const ScoreArguments& arguments, const Group& group
         weight *= base == 0xFF ? ue8m0(0xFF) : scale_of_base(base);
       }
     }
-    weights[i] = weight;
+    weights[weight_place(i)] = weight;
   }
   if constexpr (kFp4Query) {
     // (row, chunk of heads, 32 columns, head of the chunk)

@@ -5,6 +5,7 @@
 
 #include "cuda/sm90/kernels/index_topk/queries.cuh"
 #include "cuda/sm90/ptx/maximum.cuh"
+#include "cuda/sm90/ptx/mma.cuh"
 #include "cuda/sm90/ptx/wgmma_e4m3.cuh"
 
 namespace flashlatent::cuda::indexer {
@@ -116,62 +117,82 @@ __device__ __forceinline__ float relu(float x) {
   return ptx::max_with_nan(x, 0);
 }
 
-/// Weighted sums over heads of two rows.
+/// Weighted sums over heads of two rows. Each is in two parts, so that half as many additions follow one
+/// another.
 struct Totals {
-  float first = 0, second = 0;
+  float first[2] = {0, 0}, second[2] = {0, 0};
 };
 
+/// Adds kColumns heads, whose weights lie as weight_place() says.
 template <int kColumns>
 __device__ __forceinline__ void add_heads(Totals& totals, const float (&dots)[kColumns / 2],
                                           const float* weights, int lane) {
 #pragma unroll
-  for (int j = 0; j < kColumns / 8; ++j) {
-    const float2 w = *reinterpret_cast<const float2*>(weights + j * 8 + lane % 4 * 2);
-    totals.first = fmaf(w.x, relu(dots[4 * j]), totals.first);
-    totals.first = fmaf(w.y, relu(dots[4 * j + 1]), totals.first);
-    totals.second = fmaf(w.x, relu(dots[4 * j + 2]), totals.second);
-    totals.second = fmaf(w.y, relu(dots[4 * j + 3]), totals.second);
+  for (int j = 0; j < kColumns / 16; ++j) {
+    const float4 w = *reinterpret_cast<const float4*>(weights + j * 16 + lane % 4 * 4);
+    const float(&x)[kColumns / 2] = dots;
+    totals.first[0] = fmaf(w.x, relu(x[8 * j]), totals.first[0]);
+    totals.first[1] = fmaf(w.y, relu(x[8 * j + 1]), totals.first[1]);
+    totals.second[0] = fmaf(w.x, relu(x[8 * j + 2]), totals.second[0]);
+    totals.second[1] = fmaf(w.y, relu(x[8 * j + 3]), totals.second[1]);
+    totals.first[0] = fmaf(w.z, relu(x[8 * j + 4]), totals.first[0]);
+    totals.first[1] = fmaf(w.w, relu(x[8 * j + 5]), totals.first[1]);
+    totals.second[0] = fmaf(w.z, relu(x[8 * j + 6]), totals.second[0]);
+    totals.second[1] = fmaf(w.w, relu(x[8 * j + 7]), totals.second[1]);
   }
 }
 
-/// q . k of one query token and a chunk of heads. `factors`: of the chunk's heads for each 32 columns, or
+/// q . k of one query token and a chunk of heads.
+template <int kColumns>
+__device__ __forceinline__ void multiply(float (&dots)[kColumns / 2], const Keys& keys, std::uint64_t query) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < index_keys::kGroups; ++i) {
+    ptx::WgmmaE4m3<kColumns>::rs(dots, keys.fragments[i], query + i * ptx::kStepOfE4m3, i > 0);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  ptx::pin_registers(dots);
+}
+
+/// Scales that lie far apart, of keys or of a query token, take a factor for each 32 columns. Such products are
+/// a warp's own, eight heads at a time: beside those of a warpgroup registers would not suffice.
+inline constexpr int kRareHeads = 8;
+
+/// dots += q . k, times a factor for each of the two rows. `query`: the chunk's queries in shared memory, of
+/// which kRareHeads from `first` on are multiplied. `factors`: of all heads of the chunk for each 32 columns, or
 /// null.
-template <int kColumns, bool kFp4Query>
-__device__ __forceinline__ void multiply(float (&dots)[kColumns / 2], const Keys& keys, std::uint64_t query,
-                                         const float* factors, int lane) {
-  using Product = ptx::WgmmaE4m3<kColumns>;
-  if (!kFp4Query || factors == nullptr) {
-    ptx::wgmma_fence();
+template <int kColumns>
+__device__ __forceinline__ void multiply_rarely(float (&dots)[4], const Keys& keys, const std::uint8_t* query,
+                                                int first, const float (&row_factors)[2],
+                                                const float* factors, int lane) {
+  const int head = first + lane / 4;
+  const std::uint8_t* row = query + head * index_keys::kDim + lane % 4 * 4;
 #pragma unroll
-    for (int i = 0; i < index_keys::kGroups; ++i) {
-      Product::rs(dots, keys.fragments[i], query + i * ptx::kStepOfE4m3, i > 0);
+  for (int i = 0; i < index_keys::kGroups; ++i) {
+    float part[4] = {};
+    const auto word = [&](int unit) {
+      return *reinterpret_cast<const std::uint32_t*>(row + (unit ^ (head & 7)) * 16);
+    };
+    ptx::mma_e4m3(part, keys.fragments[i], word(2 * i), word(2 * i + 1));
+    float2 factor = make_float2(1, 1);
+    if (factors != nullptr) {
+      factor = *reinterpret_cast<const float2*>(factors + i * kColumns + first + lane % 4 * 2);
     }
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
-    ptx::pin_registers(dots);
-    return;
+    dots[0] = fmaf(part[0] * row_factors[0], factor.x, dots[0]);
+    dots[1] = fmaf(part[1] * row_factors[0], factor.y, dots[1]);
+    dots[2] = fmaf(part[2] * row_factors[1], factor.x, dots[2]);
+    dots[3] = fmaf(part[3] * row_factors[1], factor.y, dots[3]);
   }
-  if constexpr (kFp4Query) {
-#pragma unroll
-    for (int j = 0; j < kColumns / 2; ++j) dots[j] = 0;
-#pragma unroll
-    for (int i = 0; i < index_keys::kGroups; ++i) {
-      float part[kColumns / 2];
-      ptx::wgmma_fence();
-      Product::rs(part, keys.fragments[i], query + i * ptx::kStepOfE4m3, false);
-      ptx::wgmma_commit();
-      ptx::wgmma_wait<0>();
-      ptx::pin_registers(part);
-#pragma unroll
-      for (int j = 0; j < kColumns / 8; ++j) {
-        const float2 factor = *reinterpret_cast<const float2*>(factors + i * kColumns + j * 8 + lane % 4 * 2);
-        dots[4 * j] = fmaf(part[4 * j], factor.x, dots[4 * j]);
-        dots[4 * j + 1] = fmaf(part[4 * j + 1], factor.y, dots[4 * j + 1]);
-        dots[4 * j + 2] = fmaf(part[4 * j + 2], factor.x, dots[4 * j + 2]);
-        dots[4 * j + 3] = fmaf(part[4 * j + 3], factor.y, dots[4 * j + 3]);
-      }
-    }
-  }
+}
+
+__device__ __forceinline__ void add_rare_heads(Totals& totals, const float (&dots)[4], const float* weights,
+                                               int first, int lane) {
+  const float2 w = *reinterpret_cast<const float2*>(weights + weight_place(first + lane % 4 * 2));
+  totals.first[0] = fmaf(w.x, relu(dots[0]), totals.first[0]);
+  totals.first[1] = fmaf(w.y, relu(dots[1]), totals.first[1]);
+  totals.second[0] = fmaf(w.x, relu(dots[2]), totals.second[0]);
+  totals.second[1] = fmaf(w.y, relu(dots[3]), totals.second[1]);
 }
 
 /// A warpgroup's walk over its halves of tiles.
@@ -232,15 +253,7 @@ class Scorer {
                              __uint_as_float(fixed_.scales[stage][row_ + 8])};
     const bool there[2] = {exists(stage, row_), exists(stage, row_ + 8)};
     free_stage(stage);
-    for (int token = 0; token < walk.group().rows; ++token) {
-      Totals totals;
-      for (int chunk = 0; chunk < arguments_.shape.head_chunks; ++chunk) {
-        float dots[kColumns / 2];
-        multiply<kColumns, kFp4Query>(dots, keys, query(token, chunk), factors(token, chunk), lane_);
-        add_heads<kColumns>(totals, dots, weights(token, chunk), lane_);
-      }
-      store(walk, token, totals, scales, there);
-    }
+    score_keys(walk, keys, scales, there);
   }
 
   __device__ __forceinline__ void score_mxfp4(const Walk& walk, int stage) {
@@ -261,73 +274,105 @@ class Scorer {
       scales[half] = first.base[half] == 0xFF ? ue8m0(0xFF) : scale_of_base(first.base[half]);
     }
     const int warpgroup = threadIdx.x / 128;
-    const bool passes = ptx::named_any(2 + warpgroup, 128, (first.left[0] | first.left[1]) != 0);
+    if (ptx::named_any(2 + warpgroup, 128, (first.left[0] | first.left[1]) != 0)) {
+      score_in_passes(walk, rows, begin, first, scales, there);
+    } else {
+      score_keys(walk, keys, scales, there);
+    }
+  }
+
+  /// Scores of keys that one product suffices for.
+  __device__ __forceinline__ void score_keys(const Walk& walk, const Keys& keys, const float (&scales)[2],
+                                             const bool (&there)[2]) const {
     for (int token = 0; token < walk.group().rows; ++token) {
       Totals totals;
       for (int chunk = 0; chunk < arguments_.shape.head_chunks; ++chunk) {
-        float dots[kColumns / 2];
-        if (passes) {
-          multiply_in_passes(dots, rows, begin, first, token, chunk);
+        if (is_apart(token)) {
+          add_rarely(totals, token, chunk, [&](auto multiply) { multiply(keys, {1, 1}); });
         } else {
-          multiply<kColumns, kFp4Query>(dots, keys, query(token, chunk), factors(token, chunk), lane_);
+          float dots[kColumns / 2];
+          multiply<kColumns>(dots, keys, ptx::descriptor_k_major(ptx::shared_address(query(token, chunk))));
+          add_heads<kColumns>(totals, dots, weights(token, chunk), lane_);
         }
-        add_heads<kColumns>(totals, dots, weights(token, chunk), lane_);
       }
       store(walk, token, totals, scales, there);
     }
   }
 
-  /// Where scales of a row lie far apart: a product for those near the largest, then for those near the
-  /// largest of the rest, and so on; four suffice. Other rows' later products are 0.
-  __device__ __forceinline__ void multiply_in_passes(float (&dots)[kColumns / 2], const Mxfp4Rows& rows,
-                                                     const Pass& begin, const Pass& first, int token,
-                                                     int chunk) const {
-    Pass pass = begin;
-#pragma unroll
-    for (int j = 0; j < kColumns / 2; ++j) dots[j] = 0;
+  /// Where scales of a key lie far apart: a product for those near the largest, then for those near the
+  /// largest of the rest, and so on; four suffice. Other keys' later products are 0.
+  __device__ __forceinline__ void score_in_passes(const Walk& walk, const Mxfp4Rows& rows, const Pass& begin,
+                                                  const Pass& first, const float (&scales)[2],
+                                                  const bool (&there)[2]) const {
 #pragma unroll 1
-    for (int i = 0; i < index_keys::kGroups; ++i) {
-      const bool done[2] = {pass.left[0] == 0, pass.left[1] == 0};
-      Keys keys;
-      widen(keys, rows, pass);
-      float part[kColumns / 2];
-      multiply<kColumns, kFp4Query>(part, keys, query(token, chunk), factors(token, chunk), lane_);
-      float factor[2];
+    for (int token = 0; token < walk.group().rows; ++token) {
+      Totals totals;
+#pragma unroll 1
+      for (int chunk = 0; chunk < arguments_.shape.head_chunks; ++chunk) {
+        add_rarely(totals, token, chunk, [&](auto multiply) {
+          Pass pass = begin;
+#pragma unroll 1
+          for (int i = 0; i < index_keys::kGroups; ++i) {
+            const bool done[2] = {pass.left[0] == 0, pass.left[1] == 0};
+            Keys keys;
+            widen(keys, rows, pass);
+            float factors[2];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        factor[half] = done[half] ? 0 : exp2f(static_cast<float>(pass.base[half] - first.base[half]));
+            for (int half = 0; half < 2; ++half) {
+              const int apart = pass.base[half] - first.base[half];
+              factors[half] = done[half] ? 0 : exp2f(static_cast<float>(apart));
+            }
+            multiply(keys, factors);
+          }
+        });
       }
-#pragma unroll
-      for (int j = 0; j < kColumns / 2; ++j) dots[j] = fmaf(part[j], factor[j / 2 % 2], dots[j]);
+      store(walk, token, totals, scales, there);
+    }
+  }
+
+  /// A chunk's heads, kRareHeads at a time. `products` calls what it is given with keys and a factor for each
+  /// row, once or several times.
+  template <class Products>
+  __device__ __forceinline__ void add_rarely(Totals& totals, int token, int chunk, Products products) const {
+    const float* factors =
+        is_apart(token) ? factors_ + part_of(token, chunk) * kColumns * index_keys::kGroups : nullptr;
+#pragma unroll 1
+    for (int first = 0; first < kColumns; first += kRareHeads) {
+      float dots[4] = {};
+      products([&](const Keys& keys, const float(&row_factors)[2]) {
+        multiply_rarely<kColumns>(dots, keys, query(token, chunk), first, row_factors, factors, lane_);
+      });
+      add_rare_heads(totals, dots, weights(token, chunk), first, lane_);
     }
   }
 
   __device__ __forceinline__ int part_of(int token, int chunk) const {
     return token * arguments_.shape.head_chunks + chunk;
   }
-  __device__ __forceinline__ std::uint64_t query(int token, int chunk) const {
-    return ptx::descriptor_k_major(
-        ptx::shared_address(shared_ + part_of(token, chunk) * kColumns * index_keys::kDim));
+  __device__ __forceinline__ const std::uint8_t* query(int token, int chunk) const {
+    return shared_ + part_of(token, chunk) * kColumns * index_keys::kDim;
   }
   __device__ __forceinline__ const float* weights(int token, int chunk) const {
     return weights_ + part_of(token, chunk) * kColumns;
   }
-  __device__ __forceinline__ const float* factors(int token, int chunk) const {
-    if (!kFp4Query || fixed_.apart[token] == 0) return nullptr;
-    return factors_ + part_of(token, chunk) * kColumns * index_keys::kGroups;
+  /// Has a head of the query token scales that lie too far apart?
+  __device__ __forceinline__ bool is_apart(int token) const {
+    if constexpr (!kFp4Query) return false;
+    return fixed_.apart[token] != 0;
   }
 
-  __device__ __forceinline__ void store(const Walk& walk, int token, Totals totals, const float (&scales)[2],
-                                        const bool (&there)[2]) {
+  __device__ __forceinline__ void store(const Walk& walk, int token, const Totals& totals,
+                                        const float (&scales)[2], const bool (&there)[2]) const {
+    float first = totals.first[0] + totals.first[1], second = totals.second[0] + totals.second[1];
 #pragma unroll
     for (int step = 1; step <= 2; step *= 2) {
-      totals.first += __shfl_xor_sync(0xFFFFFFFF, totals.first, step);
-      totals.second += __shfl_xor_sync(0xFFFFFFFF, totals.second, step);
+      first += __shfl_xor_sync(0xFFFFFFFF, first, step);
+      second += __shfl_xor_sync(0xFFFFFFFF, second, step);
     }
     // Lane 0 of a row's four stores the first row's score, lane 1 the second one's.
     const int mine = lane_ % 4;
     if (mine >= 2) return;
-    const float score = mine == 0 ? totals.first * scales[0] : totals.second * scales[1];
+    const float score = mine == 0 ? first * scales[0] : second * scales[1];
     const int place = walk.first_place() + row_ + mine * 8;
     const bool seen =
         (mine == 0 ? there[0] : there[1]) && (arguments_.call.candidates > 0 || place < fixed_.seen[token]);

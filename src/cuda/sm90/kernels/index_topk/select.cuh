@@ -48,6 +48,12 @@ class Selection {
   static constexpr int kChunk = Shape::kChunk, kRoom = Shape::kRoom, kOwn = Shape::kOwn,
                        kWarps = Shape::kWarps;
 
+  struct State {
+    int kept = 0;
+    std::uint32_t above = kNoToken;
+    int turn = 0;  ///< Of the sums.
+  };
+
   __device__ __forceinline__ Selection(SelectShared<kThreads>& shared, int wanted)
       : shared_(shared), wanted_(wanted) {}
 
@@ -57,20 +63,20 @@ class Selection {
   __device__ __forceinline__ void add(const std::uint32_t (&keys)[kCount], int place) {
     int mine = 0;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) mine += keys[i] > above_;
+    for (int i = 0; i < kCount; ++i) mine += keys[i] > state_.above;
     int total;
-    int at = kept_ + before_me(mine, total);
+    int at = state_.kept + before_me(shared_, state_.turn, mine, total);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (keys[i] <= above_) continue;
+      if (keys[i] <= state_.above) continue;
       shared_.keys[padded(at)] = keys[i];
       shared_.places[padded(at)] = place + i;
       ++at;
     }
-    kept_ += total;
-    if (kept_ > kRoom - kCount * kThreads) {
+    state_.kept += total;
+    if (state_.kept > kRoom - kCount * kThreads) {
       __syncthreads();
-      shrink<kOwn>(max(wanted_, Shape::kLeft));
+      state_ = shrink<kOwn>(shared_, state_, wanted_, max(wanted_, Shape::kLeft));
     }
   }
 
@@ -82,14 +88,14 @@ class Selection {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) mine += keys[i] != kNoToken;
     const int count = sum(mine, shared_.counts[1]);
-    if (count > wanted) above_ = bisect(keys, count, wanted, wanted + wanted / 8).low;
+    if (count > wanted) state_.above = bisect(shared_, keys, count, wanted, wanted + wanted / 8).low;
   }
   __device__ __forceinline__ int kept() const {
-    return kept_;
+    return state_.kept;
   }
   __device__ __forceinline__ void start_again() {
-    kept_ = 0;
-    above_ = kNoToken;
+    state_.kept = 0;
+    state_.above = kNoToken;
     __syncthreads();
   }
 
@@ -97,17 +103,17 @@ class Selection {
   __device__ __forceinline__ int finish() {
     __syncthreads();
     // Bisection takes as many steps for few as for many; the steps are shorter.
-    if (kept_ > wanted_) {
-      if (kept_ <= kRoom / 4) {
-        shrink<kOwn / 4>(wanted_);
-      } else if (kept_ <= kRoom / 2) {
-        shrink<kOwn / 2>(wanted_);
+    if (state_.kept > wanted_) {
+      if (state_.kept <= kRoom / 4) {
+        state_ = shrink<kOwn / 4>(shared_, state_, wanted_, wanted_);
+      } else if (state_.kept <= kRoom / 2) {
+        state_ = shrink<kOwn / 2>(shared_, state_, wanted_, wanted_);
       } else {
-        shrink<kOwn>(wanted_);
+        state_ = shrink<kOwn>(shared_, state_, wanted_, wanted_);
       }
     }
     __syncthreads();
-    return kept_;
+    return state_.kept;
   }
   __device__ __forceinline__ std::uint32_t key(int i) const {
     return shared_.keys[padded(i)];
@@ -118,7 +124,8 @@ class Selection {
 
  private:
   /// The sum over threads before this one, and over all.
-  __device__ __forceinline__ int before_me(int mine, int& total) {
+  __device__ __forceinline__ static int before_me(SelectShared<kThreads>& shared, int& turn, int mine,
+                                                  int& total) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int inclusive = mine;
 #pragma unroll
@@ -126,8 +133,8 @@ class Selection {
       const int other = __shfl_up_sync(0xFFFFFFFF, inclusive, step);
       if (lane >= step) inclusive += other;
     }
-    turn_ ^= 1;
-    int* sums = shared_.sums[turn_];
+    turn ^= 1;
+    int* sums = shared.sums[turn];
     if (lane == 31) sums[warp] = inclusive;
     __syncthreads();
     const int of_warp = lane < kWarps ? sums[lane] : 0;
@@ -152,8 +159,9 @@ class Selection {
   /// Bisects until above_low is at most `most`, or nothing is between `low` and `high`. `count` of the
   /// threads' keys, `wanted` or more, are no kNoToken.
   template <int kEach>
-  __device__ __forceinline__ Interval bisect(const std::uint32_t (&keys)[kEach], int count, int wanted,
-                                             int most) {
+  __device__ __forceinline__ static Interval bisect(SelectShared<kThreads>& shared,
+                                                    const std::uint32_t (&keys)[kEach], int count, int wanted,
+                                                    int most) {
     std::uint32_t least = 0xFFFFFFFFU, largest = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -163,19 +171,19 @@ class Selection {
     least = __reduce_min_sync(0xFFFFFFFF, least);
     largest = __reduce_max_sync(0xFFFFFFFF, largest);
     if (threadIdx.x % 32 == 0) {
-      shared_.least[threadIdx.x / 32] = least;
-      shared_.most[threadIdx.x / 32] = largest;
+      shared.least[threadIdx.x / 32] = least;
+      shared.most[threadIdx.x / 32] = largest;
     }
     __syncthreads();
     const int warp = static_cast<int>(threadIdx.x % 32) % kWarps;
-    Interval x = {__reduce_min_sync(0xFFFFFFFF, shared_.least[warp]) - 1,
-                  __reduce_max_sync(0xFFFFFFFF, shared_.most[warp]), count, 0};
+    Interval x = {__reduce_min_sync(0xFFFFFFFF, shared.least[warp]) - 1,
+                  __reduce_max_sync(0xFFFFFFFF, shared.most[warp]), count, 0};
     for (int turn = 0; x.above_low > most && x.high - x.low > 1; turn ^= 1) {
       const std::uint32_t middle = x.low + (x.high - x.low) / 2;
       int mine = 0;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) mine += keys[i] > middle;
-      const int above = sum(mine, shared_.counts[turn]);
+      const int above = sum(mine, shared.counts[turn]);
       if (above >= wanted) {
         x.low = middle;
         x.above_low = above;
@@ -190,51 +198,51 @@ class Selection {
   /// Leaves between `wanted` and `most` of the kept, the best ones; with many equal ones exactly `wanted`.
   /// Call behind a barrier, with more than `most` kept, at most kEach a thread.
   template <int kEach>
-  __device__ __noinline__ void shrink(int most) {
+  __device__ __noinline__ static State shrink(SelectShared<kThreads>& shared, State state, int wanted,
+                                              int most) {
     std::uint32_t keys[kEach];
     int places[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int at = threadIdx.x * kEach + i;
-      keys[i] = at < kept_ ? shared_.keys[padded(at)] : kNoToken;
-      places[i] = at < kept_ ? shared_.places[padded(at)] : 0;
+      keys[i] = at < state.kept ? shared.keys[padded(at)] : kNoToken;
+      places[i] = at < state.kept ? shared.places[padded(at)] : 0;
     }
-    const Interval found = bisect(keys, kept_, wanted_, most);
+    const Interval found = bisect(shared, keys, state.kept, wanted, most);
     const std::uint32_t low = found.low, high = found.high;
     const int above_low = found.above_low, above_high = found.above_high;
     // If the interval is empty, those equal to `high` are too many: the first ones are left.
     const bool ties = above_low > most;
-    above_ = ties ? high : low;
+    state.above = ties ? high : low;
     int tied = 0, better = 0, total;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      better += keys[i] > above_;
-      tied += ties && keys[i] == above_;
+      better += keys[i] > state.above;
+      tied += ties && keys[i] == state.above;
     }
     int ties_before = 0;
-    if (ties) ties_before = before_me(tied, total);
-    const int left = wanted_ - above_high;
+    if (ties) ties_before = before_me(shared, state.turn, tied, total);
+    const int left = wanted - above_high;
     const int taken = ties ? min(max(left - ties_before, 0), tied) : 0;
-    int at = before_me(better + taken, total);
+    int at = before_me(shared, state.turn, better + taken, total);
     int ties_left = taken;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const bool tie = ties && keys[i] == above_ && ties_left > 0;
+      const bool tie = ties && keys[i] == state.above && ties_left > 0;
       ties_left -= tie;
-      if (keys[i] <= above_ && !tie) continue;
-      shared_.keys[padded(at)] = keys[i];
-      shared_.places[padded(at)] = places[i];
+      if (keys[i] <= state.above && !tie) continue;
+      shared.keys[padded(at)] = keys[i];
+      shared.places[padded(at)] = places[i];
       ++at;
     }
-    kept_ = total;
+    state.kept = total;
     __syncthreads();
+    return state;
   }
 
   SelectShared<kThreads>& shared_;
   const int wanted_;
-  int kept_ = 0;
-  std::uint32_t above_ = kNoToken;
-  int turn_ = 0;
+  State state_;
 };
 
 /// Adds `count` keys, which key(i) gives, in order.

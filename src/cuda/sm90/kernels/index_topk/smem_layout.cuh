@@ -9,10 +9,10 @@ namespace flashlatent::cuda::indexer {
 /// What does not depend on the group.
 struct Fixed {
   ptx::Barrier full[kMostStages], empty[kMostStages];
-  std::uint32_t exists[kMostStages][kTile / 32];  ///< A bit a key.
-  std::uint32_t scales[kMostStages][kTile];       ///< fp32, or 4 x ue8m0.
-  int seen[kMostGroupRows];                       ///< What each query token sees.
-  int apart[kMostGroupRows];                      ///< Of e2m1 queries: has it scales that are too far apart?
+  std::uint32_t exists[kMostStages][kTile / 32];         ///< A bit a key.
+  alignas(16) std::uint32_t scales[kMostStages][kTile];  ///< fp32, or 4 x ue8m0.
+  int seen[kMostGroupRows];                              ///< What each query token sees.
+  int apart[kMostGroupRows];  ///< Of e2m1 queries: has it scales that are too far apart?
   int room[kThreads + 4];
 };
 

@@ -2,7 +2,8 @@
 // of 8 elements, so that 16 lanes have 128 columns and their scale, and 4 lanes have 32.
 //
 // Time is that of memory where all rows are on their way at once: a lane's registers are counted by the row's
-// width (kWords), and everything that a row needs, its angles among it, is asked for before any of it is used.
+// width (kWords), and everything that a row needs, its angles among it, is asked for before any of it is
+// used.
 #include "core/edge_rows.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/ops/by_warps.h"
@@ -99,8 +100,8 @@ __device__ __forceinline__ std::uint64_t encode_word(const float (&x)[kWord], fl
   return codes;
 }
 
-/// A lane's share of a row, in fp32: up to kWords words. kHalves: rotated pairs lie half of the rotated columns
-/// apart, so that a word's partners are another lane's.
+/// A lane's share of a row, in fp32: up to kWords words. kHalves: rotated pairs lie half of the rotated
+/// columns apart, so that a word's partners are another lane's.
 template <class Element, int kWords, bool kHalves>
 class LaneRow {
  public:

@@ -76,8 +76,8 @@ __device__ __forceinline__ Scales query_scales(const IndexCall& call, const Grou
   return Scales(bytes[0] | bytes[1] << 8 | bytes[2] << 16 | std::uint32_t{bytes[3]} << 24);
 }
 
-/// Where the weight of a head lies: a thread of a product has columns 2 c and 2 c + 1 of each 8 (c = lane % 4),
-/// and reads those of 16 at once.
+/// Where the weight of a head lies: a thread of a product has columns 2 c and 2 c + 1 of each 8 (c = lane %
+/// 4), and reads those of 16 at once.
 __device__ __forceinline__ int weight_place(int head) {
   return head / 16 * 16 + head % 8 / 2 * 4 + head / 8 % 2 * 2 + head % 2;
 }

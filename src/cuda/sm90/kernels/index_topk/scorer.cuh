@@ -155,13 +155,13 @@ __device__ __forceinline__ void multiply(float (&dots)[kColumns / 2], const Keys
   ptx::pin_registers(dots);
 }
 
-/// Scales that lie far apart, of keys or of a query token, take a factor for each 32 columns. Such products are
-/// a warp's own, eight heads at a time: beside those of a warpgroup registers would not suffice.
+/// Scales that lie far apart, of keys or of a query token, take a factor for each 32 columns. Such products
+/// are a warp's own, eight heads at a time: beside those of a warpgroup registers would not suffice.
 inline constexpr int kRareHeads = 8;
 
 /// dots += q . k, times a factor for each of the two rows. `query`: the chunk's queries in shared memory, of
-/// which kRareHeads from `first` on are multiplied. `factors`: of all heads of the chunk for each 32 columns, or
-/// null.
+/// which kRareHeads from `first` on are multiplied. `factors`: of all heads of the chunk for each 32 columns,
+/// or null.
 template <int kColumns>
 __device__ __forceinline__ void multiply_rarely(float (&dots)[4], const Keys& keys, const std::uint8_t* query,
                                                 int first, const float (&row_factors)[2],

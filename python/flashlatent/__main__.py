@@ -11,7 +11,9 @@ def main(arguments=None):
     found = info()
     print(f"flashlatent {found['version']} (source tree {found['source_tree']})")
     for name, backend in found["backends"].items():
-        print(f"\nbackend {name}: {'available' if backend['available'] else backend['reason']}")
+        print(f"\nbackend {name}: {'' if backend['available'] else 'not '}available")
+        if not backend["available"]:
+            print(f"  {backend['reason']}")
         for device in backend["devices"]:
             units = "threads" if name == "cpu" else "multiprocessors"
             print(f"  device {device['index']}: {device['name']}, {device['units']} {units}, {device['detail']}")

@@ -10,6 +10,7 @@ the queries of all ranks, attends to the rank's own tokens with all heads, and e
 each rank merges those of its own heads. NCCL on GPUs, gloo on CPUs. A CUDA graph can capture every call.
 """
 
+from .. import _needs_torch  # before the others
 from ._context import ContextParallel, Pending
 from ._tokens import Interleaving
 

@@ -18,6 +18,7 @@ which is here, too; install() puts this package where engines import it from. Fu
 are not built raise UnsupportedError, a NotImplementedError, which names them.
 """
 
+from .. import _needs_torch  # before the others
 from . import fused_norm_rope_attn_rope_cast
 from ._install import install
 from .flash_mla_interface import (FlashMLASchedMeta, flash_attn_varlen_func, flash_attn_varlen_kvpacked_func,

@@ -9,6 +9,7 @@ Nothing is kept between calls, so that any threads and streams may call at once.
 plans at each replay for the lengths that are then in memory. There is no gradient: decode is inference.
 """
 
+from .. import _needs_torch  # before the others
 from ._decode import combine, decode, decode_out, plan
 from ._edges import finish_outputs, prepare_queries
 from ._indexer import append_index_keys, index_topk, index_topk_out, merge_topk

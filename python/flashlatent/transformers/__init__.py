@@ -10,6 +10,7 @@
 On the CPU and on CUDA. Without a cache (training, scoring) an enabled model runs as it did before.
 """
 
+from .. import _needs_torch  # before the others
 from ._cache import LatentCache
 from ._enable import disable, enable
 

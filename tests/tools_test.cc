@@ -386,10 +386,10 @@ TEST_F(Program, PlanShowsKernelsOfTheGpuInEveryBuild) {
     }
     EXPECT_NE(candidate.contains("estimate_ms"), candidate.contains("declines"));
   }
-  for (const char* name : {"mla_64_roles", "trio"}) {  // its former name, too
-    expect_right(std::string("plan --batch 64 --tokens 8192 --workers 78 --brief --kernel ") + name,
-                 {"mla_64_roles: picked"});
-  }
+  expect_right("plan --batch 64 --tokens 8192 --workers 78 --brief --kernel mla_64_roles",
+               {"mla_64_roles: picked"});
+  expect_refused("plan --batch 64 --tokens 8192 --kernel trio",
+                 {"'trio', which is called mla_64_roles now; "});
   expect_right(
       "plan --backend cuda --batch 64 --tokens 8704 --lengths uniform --heads 32 --kv-heads 8 "
       "--dim 128 --shared-tokens 8192 --brief",

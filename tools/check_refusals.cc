@@ -6,8 +6,6 @@
 #include <array>
 #include <string_view>
 
-#include "kernel/former_names.h"
-
 namespace flashlatent::tools {
 
 namespace {
@@ -50,7 +48,7 @@ const Row* find(const std::array<Row, kCount>& rows, std::string_view kernel) {
 }  // namespace
 
 int known_refusals(const std::string& suite, Backend backend, const std::string& kernel) {
-  const Row* row = backend == Backend::kCpu ? find(kOfCpu, kernel) : find(kOfCuda, current_name(kernel));
+  const Row* row = backend == Backend::kCpu ? find(kOfCpu, kernel) : find(kOfCuda, kernel);
   if (row == nullptr) return 0;
   if (suite == "small") return row->small;
   if (suite == "quick") return row->quick;

@@ -65,15 +65,16 @@ Result<Executor> executor_of(const PlanOptions& options) {
   for (const choose::Cutter* cutter : choose::cutters()) {
     const DecodeKernel& row = cutter->kernel;
     if (!options.backend.empty() && options.backend != to_string(row.backend())) continue;
-    if (options.kernel.empty() || current_name(options.kernel) == row.name) {
+    if (options.kernel.empty() || options.kernel == row.name) {
       executor.backend = row.backend();
       return executor;
     }
     names.emplace_back(row.name);
   }
-  return Status(StatusCode::kInvalidArgument,
-                fmt::format("--kernel is '{}'; {}{} are accepted", options.kernel, fmt::join(names, ", "),
-                            options.backend.empty() ? "" : " of --backend " + options.backend));
+  return Status(
+      StatusCode::kInvalidArgument,
+      fmt::format("--kernel is '{}'{}; {}{} are accepted", options.kernel, renamed(options.kernel),
+                  fmt::join(names, ", "), options.backend.empty() ? "" : " of --backend " + options.backend));
 }
 
 /// Checks the memory for page tables, which are made if requests share tokens.

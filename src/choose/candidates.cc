@@ -45,7 +45,7 @@ std::string too_far_from_context(const DecodeProblem& problem) {
 
 /// May this executor get this kernel? It may ask for one by name.
 bool admits(const Executor& executor, const DecodeKernel& kernel) {
-  return executor.kernel.empty() || current_name(executor.kernel) == kernel.name;
+  return executor.kernel.empty() || executor.kernel == kernel.name;
 }
 
 /// The workers with the memory speed of this call: what it reads of the cache, at most, may fit into L2.
@@ -137,7 +137,8 @@ Status validate_kernel_name(const Executor& executor) {
     if (admits(executor, kernel)) return {};
     names += message(names.empty() ? "" : ", ", kernel.name);
   }
-  return unsupported("kernel is '", executor.kernel, "'; ", to_string(executor.backend), " has ", names);
+  return unsupported("kernel is '", executor.kernel, "'", renamed(executor.kernel), "; ",
+                     to_string(executor.backend), " has ", names);
 }
 
 Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Executor& executor,

@@ -1,7 +1,8 @@
-// Kernel names of version 0.1 and of kept results. An executor may still ask for a kernel by such a name.
+// Kernel names of version 0.1 and of kept results. An executor that asks for one is told the present name.
 // scripts/kernel_names.py reads this file.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace flashlatent {
@@ -26,12 +27,12 @@ inline constexpr FormerName kFormerNames[] = {
     {"trio", "mla_64_roles"},
 };
 
-/// The present name of a kernel; a name that is not in the list stays as it is.
-constexpr std::string_view current_name(std::string_view name) {
+/// What an error says behind a former name: ", which is called mla_64_roles now"; empty for other names.
+inline std::string renamed(std::string_view name) {
   for (const FormerName& row : kFormerNames) {
-    if (row.former == name) return row.now;
+    if (row.former == name) return ", which is called " + std::string(row.now) + " now";
   }
-  return name;
+  return {};
 }
 
 }  // namespace flashlatent

@@ -64,5 +64,7 @@ def test_operator(place):
 
 def test_complex():
     _, *rest = arguments()
-    with pytest.raises(flashlatent.InvalidArgumentError, match="q has elements of type complex64; bf16 and fp16"):
+    # torch before 2.10 exports no lazily conjugated tensor, and says so.
+    with pytest.raises(flashlatent.InvalidArgumentError, match="q has elements of type complex64; bf16 and fp16|q can't be "
+                       "read where it is: Can't export tensors with the conjugate bit set"):
         flashlatent.decode(torch.zeros(2, 1, 4, 64, dtype=torch.complex64).conj(), *rest, **OPTIONS)

@@ -169,6 +169,8 @@ def test_drop_in(given, compiled, device):
         options["out"] = torch.full((7, 9, 512), math.nan, dtype=q.dtype, device=device)[1:6]
     call = flash_mla.flash_mla_sparse_fwd
     if compiled:
+        if given == "out" and torch.__version__.startswith("2.4."):
+            pytest.skip("torch 2.4 cannot trace out=")
         call = torch.compile(call, fullgraph=True, backend="aot_eager")
     out, max_logits, lse = call(q, kv, indices, case.scale, **options)
     if given == "out":

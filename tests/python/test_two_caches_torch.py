@@ -95,6 +95,8 @@ def test_compiled(device):
     metadata = flash_mla.get_mla_metadata()
     compiled = torch.compile(lambda *t: drop_in(t, metadata), fullgraph=True, backend="eager")
     check(compiled(*tensors), tensors)
+    if torch.__version__.startswith("2.4."):
+        return  # it cannot trace out=
     out = torch.empty(2, 2, 64, 512, dtype=torch.bfloat16, device=device)
     into = torch.compile(lambda out, *t: drop_in(t, metadata, out=out), fullgraph=True, backend="eager")
     check(into(out, *tensors), tensors)

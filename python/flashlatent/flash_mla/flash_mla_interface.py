@@ -176,7 +176,8 @@ def _check_metadata(metadata):
 
 def _compiled(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, out, **options):
     """A decode call that torch.compile traces through: by the operators, which need no metadata."""
-    options |= {"v_dim": head_dim_v, "softmax_scale": q.shape[-1]**-0.5 if softmax_scale is None else softmax_scale}
+    options["v_dim"] = head_dim_v  # torch 2.4 cannot trace |=
+    options["softmax_scale"] = q.shape[-1]**-0.5 if softmax_scale is None else softmax_scale
     if out is None:
         out, lse = operators.decode(q, k_cache, block_table, cache_seqlens, **options)
     else:

@@ -68,8 +68,8 @@ def decode(enable_q_norm: bool, rms_norm_eps: float, token_positions: Tensor, is
     q = operators.prepare_queries(q, norm=_epsilon(enable_q_norm, rms_norm_eps), **rotation)
     options = formats_of(None, k_cache, extra_k_cache, use_legacy)._asdict()
     if extra_k_cache is not None:
-        options |= {"extra_kv_cache": extra_k_cache, "extra_indices": _rows(extra_indices_in_kvcache),
-                    "extra_topk_length": extra_topk_length}
+        options.update(extra_kv_cache=extra_k_cache, extra_indices=_rows(extra_indices_in_kvcache),
+                       extra_topk_length=extra_topk_length)  # torch 2.4 cannot trace |=
     out, lse = operators.decode(q[:, None], k_cache, indices=_rows(indices_in_kvcache), softmax_scale=sm_scale,
                                 v_dim=d_v, topk_length=topk_length, attn_sink=attn_sink, **options)
     lse = lse[..., 0]

@@ -99,6 +99,24 @@ TEST_F(Program, RefusesWhatItWouldIgnore) {
   expect_right("check --list --suite small --seed 9223372036854775807");
 }
 
+TEST_F(Program, TuneNeedsAGpuAndListsWithout) {
+  const std::string costs = file("x.costs");
+  // There is no such GPU anywhere.
+  expect_refused("tune --device 1000 --costs " + costs,
+                 {"tune measures on a GPU", "`flashlatent tune --list`"});
+  EXPECT_FALSE(std::filesystem::exists(costs));
+  expect_refused("tune --device 1000 --json -", {"--json is -", "--costs FILE"});
+  expect_refused("tune --costs " + costs + " --json " + costs, {"--json is", "the same file as --costs"});
+  expect_refused("tune --list --costs " + costs, {"--list", "--costs"});
+  expect_refused("tune --gpu H20", {"--gpu", "--list"});
+  expect_refused("tune --list --gpu H9", {"--gpu is 'H9'", "H200"});
+  expect_refused("tune --list --filter zzz", {"--filter 'zzz'", "flashlatent info"});
+  expect_refused("tune --seconds 0", {"--seconds", "0"});
+  expect_right("tune --list --filter mla_16 --gpu H20",
+               {"latent b1 s_q1 h16 s_k1024 uniform by mla_16", "constants", "on H20",
+                "  plan packing per_call, per_member\n"});
+}
+
 TEST_F(Program, RefusesWhatMemoryCannotHold) {
   for (const std::string& command :
        {"make-case " + file("c") + " --lengths 16777216 --batch 4000",

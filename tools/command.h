@@ -31,6 +31,7 @@ using Action = std::function<int()>;
 /// Each file of a subcommand defines one of these, and main.cc calls them.
 void add_info(CLI::App& app, Action& action);
 void add_costs(CLI::App& app, Action& action);
+void add_tune(CLI::App& app, Action& action);
 void add_decode(CLI::App& app, Action& action);
 void add_check(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);

@@ -17,11 +17,6 @@ namespace flashlatent::cost {
 
 namespace {
 
-/// A constant's name in tables.
-struct Field {
-  const char* name;
-  std::int32_t Constants::*member;
-};
 constexpr Field kFields[] = {
     {"per_block", &Constants::per_block},
     {"per_split", &Constants::per_split},
@@ -44,11 +39,6 @@ static_assert(sizeof(Constants) == std::size(kFields) * sizeof(std::int32_t));
 constexpr std::string_view kVendor = "NVIDIA ";
 /// A constant's largest magnitude: a tenth of a second.
 constexpr std::int32_t kMost = 100'000'000;
-
-std::string name_of(const Place& place) {
-  return message(kKernelNames[static_cast<std::size_t>(place.kernel)], " ",
-                 kSituationNames[static_cast<std::size_t>(place.situation)]);
-}
 
 std::vector<std::string> words_of(const std::string& line) {
   std::istringstream stream(line.substr(0, line.find('#')));
@@ -109,7 +99,61 @@ using Tables = std::vector<const Table*>;
 std::atomic<const Tables*> all_tables{nullptr};
 std::atomic<bool> called{false};  // table_for_calls()?
 
+/// Is this what calls take, and not what they are cut by? The situations from kTimes to kTimesDim64.
+bool is_of_times(Situation situation) {
+  return situation >= Situation::kTimes && situation <= Situation::kTimesDim64;
+}
+
+Constants scaled_teams(const Constants& constants, const schedule::Workers& workers) {
+  const TeamCosts on = team_costs_of(constants, -1).on(workers);
+  return {.per_call = on.call,
+          .per_block_memory = on.block_memory,
+          .shared_merge = on.shared_merge,
+          .lone_merge = on.lone_merge,
+          .block_here = on.block_here,
+          .block_alone = on.block_alone,
+          .block_streaming = on.block_streaming,
+          .lone_request_merge = on.lone_request};
+}
+
+Constants scaled_constants(const Place& place, const Constants& constants, const schedule::Workers& workers) {
+  if (constants.block_streaming != 0) return scaled_teams(constants, workers);
+  const Costs costs = costs_of(constants, -1);
+  const schedule::CostModel on = costs.on(workers);
+  // by_memory() has segments and merges of these grow as bytes do.
+  const bool by_bytes = place.situation == Situation::kByMemory;
+  return {.per_block = scaled(constants.per_block, workers.clock),
+          .per_split = by_bytes                       ? scaled(constants.per_split, workers.memory)
+                       : is_of_times(place.situation) ? costs.segment_on(workers)
+                                                      : on.per_split,
+          .per_call = on.per_call,
+          .per_merge = by_bytes ? scaled(constants.per_merge, workers.memory) : on.per_merge,
+          .per_block_alone = on.per_block_alone,
+          .per_block_memory = scaled(constants.per_block_memory, workers.memory),
+          .per_block_products = scaled(constants.per_block_products, workers.products),
+          .per_member = costs.per_member_on(workers),
+          .lone_share = costs.lone_share_on(workers)};
+}
+
 }  // namespace
+
+std::span<const Field> fields() {
+  return kFields;
+}
+
+std::string name_of(const Place& place) {
+  return message(kKernelNames[static_cast<std::size_t>(place.kernel)], " ",
+                 kSituationNames[static_cast<std::size_t>(place.situation)]);
+}
+
+Table scaled_table(const std::string& gpu, const schedule::Workers& workers) {
+  Table table = built_in_table();
+  table.gpu = gpu;
+  for (std::size_t i = 0; i < kPlaces.size(); ++i) {
+    table.constants[i] = scaled_constants(kPlaces[i], table.constants[i], workers);
+  }
+  return table;
+}
 
 Table built_in_table() {
   Table table{.gpu = "H200"};

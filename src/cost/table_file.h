@@ -2,6 +2,7 @@
 // follows a # is a comment.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -10,8 +11,22 @@
 
 namespace flashlatent::cost {
 
+/// A constant's name in tables.
+struct Field {
+  const char* name;
+  std::int32_t Constants::*member;
+};
+std::span<const Field> fields();
+
+/// "mla_16 rows16".
+std::string name_of(const Place& place);
+
 /// The built-in constants, of an H200.
 Table built_in_table();
+
+/// The same as the factors of `workers` make them for a GPU without a table: calls by this table are cut as
+/// there, but for what a block takes where half of the parts and more have work.
+Table scaled_table(const std::string& gpu, const schedule::Workers& workers);
 
 std::string to_text(const Table& table);
 

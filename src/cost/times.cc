@@ -26,20 +26,6 @@ double block_among(const ItemTimes& t, double busy, double parts) {
   return std::max(t.block * busy / parts, slowest);
 }
 
-/// Parts with a share, if a line of items of the greatest length gives each part one share of one item; else
-/// 0.
-double single_shares(const schedule::Geometry& g) {
-  const std::int32_t blocks = schedule::max_blocks(g);
-  if (blocks == 0 || g.rounds != 1) return 0;
-  const std::int32_t each = g.parts / g.requests;
-  if (each < 2) return 0;
-  const std::int32_t most = (blocks + each - 1) / each;
-  const std::int32_t used = g.requests * ((blocks + most - 1) / most);
-  if (g.requests == 1) return used;
-  const std::int64_t cost = std::int64_t{g.requests} * schedule::item_cost(g, blocks);
-  return schedule::may_share_line(g) && schedule::takes_single_shares(g, cost, most, used) ? used : 0;
-}
-
 /// The part of a share's time that follows the lengths.
 double of_blocks(const schedule::Geometry& g) {
   const double shares = std::max(g.parts / std::max(g.requests, 1), 1);
@@ -66,6 +52,18 @@ double line_time(const schedule::Geometry& g, const ItemTimes& t, Items way, dou
 }
 
 }  // namespace
+
+std::int32_t single_shares(const schedule::Geometry& g) {
+  const std::int32_t blocks = schedule::max_blocks(g);
+  if (blocks == 0 || g.rounds != 1) return 0;
+  const std::int32_t each = g.parts / g.requests;
+  if (each < 2) return 0;
+  const std::int32_t most = (blocks + each - 1) / each;
+  const std::int32_t used = g.requests * ((blocks + most - 1) / most);
+  if (g.requests == 1) return used;
+  const std::int64_t cost = std::int64_t{g.requests} * schedule::item_cost(g, blocks);
+  return schedule::may_share_line(g) && schedule::takes_single_shares(g, cost, most, used) ? used : 0;
+}
 
 double expected(const schedule::CallTimes& times) {
   return std::sqrt(static_cast<double>(times.equal) * static_cast<double>(times.varied));

@@ -46,6 +46,10 @@ struct ItemTimes {
   static ItemTimes of(const Costs& costs, const schedule::Workers& workers);
 };
 
+/// Parts with a share, if a line of items of the greatest length gives each part one share of one item; else
+/// 0.
+std::int32_t single_shares(const schedule::Geometry& g);
+
 enum class Items { kWhole, kCut, kFaster };
 
 /// A call of a line, or of whole items. `parts`: how many the device does at once.

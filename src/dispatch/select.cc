@@ -13,8 +13,6 @@
 
 namespace flashlatent {
 
-namespace {
-
 Result<schedule::Workers> workers_of(const Executor& executor) {
   if (executor.backend == Backend::kCpu) {
     return schedule::Workers(executor.threads > 0 ? executor.threads : cpu::hardware_threads());
@@ -25,8 +23,6 @@ Result<schedule::Workers> workers_of(const Executor& executor) {
   return available(executor.backend);
 #endif
 }
-
-}  // namespace
 
 Device device_of(const Executor& executor) {
   if (executor.backend == Backend::kCpu) return {};

@@ -23,6 +23,10 @@ struct Selection {
   std::size_t held_bytes = 0;  ///< The end of the plan and of the workspace that plan/held_tokens.h uses.
 };
 
+/// The executor's threads, or its device's multiprocessors with the costs that hold there. From now on no
+/// costs can be set (flashlatent/costs.h).
+Result<schedule::Workers> workers_of(const Executor& executor);
+
 /// The kernels that could run this problem on this executor, but for those that run only by name. A benchmark
 /// times each.
 Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& problem, const Executor& executor);

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "core/e2m1_scaled.h"
 #include "flashlatent/kv_cache.h"
 
 namespace flashlatent {
@@ -107,6 +109,27 @@ TEST(Formats, PagesOfBytes) {
   EXPECT_EQ(to_string(*view), "uint8 (5, 2, 1, 528) strides (1152, 528, 528, 1) on cpu");
   EXPECT_FALSE(latent_pages(TensorView(memory, Dtype::kU8, {5, 575}), 2, KvFormat::kNvfp4_288).ok());
   EXPECT_FALSE(latent_pages(TensorView(memory, Dtype::kU8, {5, 1152}), 2, KvFormat::kE4m3).ok());
+}
+
+/// All scales, and numbers around every tie, subnormal and infinite ones among them.
+TEST(Formats, CodesWithoutDivisionAreThoseOfTheQuotient) {
+  constexpr float kTies[] = {0, 0.25F, 0.75F, 1.25F, 1.75F, 2.5F, 3.5F, 5, 6, 1e30F};
+  for (int byte = 1; byte < e4m3::kNan; ++byte) {
+    const float scale = e4m3::decode(static_cast<std::uint8_t>(byte));
+    const e2m1::ScaledCode code(scale);
+    for (float tie : kTies) {
+      for (int apart = -40; apart <= 40; ++apart) {
+        const std::uint32_t bits = e4m3::bits_of(tie * scale) + static_cast<std::uint32_t>(apart);
+        for (std::uint32_t sign : {0U, 0x80000000U}) {
+          const float x = e4m3::float_of(bits | sign);
+          ASSERT_EQ(code(x), e2m1::encode(x / scale)) << x << " / " << scale;
+        }
+      }
+    }
+    for (float x : {std::numeric_limits<float>::infinity(), std::nanf(""), 1e-45F, -0.0F}) {
+      ASSERT_EQ(code(x), e2m1::encode(x / scale)) << x << " / " << scale;
+    }
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The edges of an attention layer: queries normalised and rotated on their way in, outputs rotated back and
-// cast to FP8 on their way out (DeepSeek V4 and V4.1, whose values carry RoPE). Enqueued on the executor's
-// stream; no device memory is allocated.
+// cast to FP8 on their way out (DeepSeek V4 and V4.1, whose values carry RoPE); what is done to new tokens
+// before they are stored, by append_latent() and append_index_keys(). Enqueued on the executor's stream; no
+// device memory is allocated.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,41 @@ struct Rotation {
   RotaryTable layout = RotaryTable::kHalves;
 
   bool present() const { return positions.present() || table.present(); }
+};
+
+/// Which columns a rotation of as many columns as its table has turns.
+enum class RotaryColumns : std::uint8_t { kLast, kFirst };
+
+/// A norm in fp32 over a token's columns: with epsilon above 0 x / sqrt(mean(x^2) + epsilon) * weight (RMS
+/// norm); with `bias` (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * weight + bias (LayerNorm).
+struct TokenNorm {
+  float epsilon = 0;       ///< 0: no norm.
+  ConstTensorView weight;  ///< fp32, bf16 or fp16 (columns), optional.
+  ConstTensorView bias;    ///< The same.
+
+  bool present() const { return epsilon != 0 || weight.present() || bias.present(); }
+};
+
+/// Where a new token is rounded to 16 bits before it is stored: to its own dtype, to bf16 if that is fp32.
+enum class TokenRounding : std::uint8_t {
+  /// As vLLM does. mxfp8_528, nvfp4_288, fp8_528: after the norm. Other formats and index keys: quantised
+  /// elements before they are quantised, and tokens of 16 bits after the norm, too.
+  kEngine,
+  kOnce,  ///< Nowhere: fp32 up to what is stored.
+};
+
+/// What is done to new tokens before they are stored: norm, then rotation.
+struct TokenEdges {
+  TokenNorm norm;
+  /// positions (n). With positions and without a table nothing is rotated, and `ratio` counts by them.
+  Rotation rotate;
+  RotaryColumns columns = RotaryColumns::kLast;  ///< Latents rotate their last ones.
+  /// Above 1: of `ratio` positions one token is stored, where (position + 1) % ratio = 0, and rotated by the
+  /// first of them, position + 1 - ratio. Other tokens, and those of negative positions, are skipped.
+  std::int64_t ratio = 1;
+  TokenRounding rounding = TokenRounding::kEngine;
+
+  bool present() const { return norm.present() || rotate.present() || ratio != 1; }
 };
 
 /// Normalises and rotates queries, in fp32 with one rounding at the end.

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "flashlatent/backend.h"
+#include "flashlatent/edges.h"
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"
 
@@ -109,9 +110,11 @@ Status merge_topk(const ConstTensorView& scores, const ConstTensorView& counts,
                   const TensorView& out_counts, const Executor& executor);
 
 /// Writes n new index keys.
-///   keys          bf16 or fp16 (n, 128)
+///   keys          bf16, fp16 or fp32 (n, 128)
 ///   slot_mapping  int32 or int64 (n): page * page_size + offset; keys of negative slots are skipped
 ///   index_cache   uint8 (pages, page_bytes), as in IndexTopkInputs
+///   edges         norm, rotation, only the keys that end a group of positions. V3.2: a LayerNorm, the first
+///                 64 columns by halves; V4 and V4.1: an RMS norm, the last 64 by neighbours
 /// Scales: fp8_132 2^ceil(log2(max(amax, 1e-4) / 448)) over the key, mxfp4_68 2^ceil(log2(max(amax, 6 *
 /// 2^-126) / 6)) over 32 elements, where amax is the largest magnitude of the finite elements. Elements are
 /// rounded to the nearest, ties to even. e4m3: NaN and infinity become NaN. e2m1 has neither: the scale of
@@ -120,7 +123,31 @@ Status merge_topk(const ConstTensorView& scores, const ConstTensorView& counts,
 /// them on CUDA, the later one on the CPU. Errors as in kv_cache.h.
 Status append_index_keys(const ConstTensorView& keys, const ConstTensorView& slot_mapping,
                          const TensorView& index_cache, IndexFormat format, int page_size,
-                         const Executor& executor);
+                         const Executor& executor, const TokenEdges& edges = {});
+
+/// Index queries as index_topk() takes them.
+struct IndexQueries {
+  TensorView codes;    ///< uint8, q's shape: e4m3; or with 64 columns: e2m1.
+  TensorView scales;   ///< uint8, q's shape with 4 columns: ue8m0. Absent with e4m3.
+  TensorView weights;  ///< fp32, as `weights`, and may be `weights` itself.
+};
+
+/// Rotates and quantises index queries, and scales their weights.
+///   q        bf16 or fp16 (tokens, heads, 128) or (batch, s_q, heads, 128)
+///   weights  bf16, fp16 or fp32 (tokens, heads) or (batch, s_q, heads)
+///   rotate   positions (tokens) or (batch, s_q); absent: nothing is rotated
+///   columns  which of the 128 columns are rotated, as many as the table has
+///   format   kFp8_132: e4m3 with one scale for a head, 2^ceil(log2(max(amax, 1e-4) / 448)), which goes to
+///   the
+///            weight; kMxfp4_68: e2m1 with a scale for 32 columns, as append_index_keys() has them
+/// Rotated columns are rounded to q's dtype before they are quantised. A weight becomes weight * scale *
+/// 128^-1/2 * heads^-1/2, from the left, each product rounded; with e2m1 without `scale`. Elements that are
+/// not finite: as in append_index_keys(). All backends write the same bits. All strides but the innermost are
+/// free. A position outside of the table: the CPU refuses it, on CUDA the rotated columns become NaN.
+/// Errors: kInvalidArgument (by name), kUnavailable, kInternal (a launch failed).
+Status quantize_index_queries(const ConstTensorView& q, const ConstTensorView& weights,
+                              const Rotation& rotate, RotaryColumns columns, IndexFormat format,
+                              const IndexQueries& out, const Executor& executor);
 
 /// Gathers the keys of requests, dequantised:
 ///   block_table, cu_seqlens  int32 (batch, max_pages) and (batch + 1): request i has the tokens 0 to

@@ -28,6 +28,7 @@
 #pragma once
 
 #include "flashlatent/backend.h"
+#include "flashlatent/edges.h"
 #include "flashlatent/problem.h"
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"
@@ -45,18 +46,23 @@ Result<TensorView> latent_pages(const TensorView& bytes, std::int64_t page_size,
 Result<ConstTensorView> latent_pages(const ConstTensorView& bytes, std::int64_t page_size, KvFormat format);
 
 /// Writes n new tokens of an MLA cache.
-///   latent        bf16 or fp16 (n, d - d_rope), the NoPE part; fp8_656: (n, 512), fp8_584: (n, 448)
-///   rope          the same dtype (n, d_rope), already rotated; fp8_656 and fp8_584: (n, 64); d_rope may be 0
+///   latent        bf16, fp16 or fp32 (n, d - d_rope), the NoPE part; fp8_656: (n, 512), fp8_584: (n, 448)
+///   rope          the same dtype (n, d_rope), rotated already or by `edges`; fp8_656 and fp8_584: (n, 64);
+///                 absent: the last columns of `latent`, (n, d)
 ///   slot_mapping  int32 or int64 (n): page * page_size + offset; tokens of negative slots are skipped
 ///   kv_cache      one KV head; elements are rounded to its dtype where that is another
 ///   kv_scale      of an e4m3 cache
+///   edges         norm (over the columns of `latent`), rotation (of the last columns, all of `latent`, or if
+///                 it is given of `rope`), only the tokens that end a group of positions; with fp32 too
+///                 columns are multiples of 8, at most 1,024 in all. A position outside of the table: the CPU
+///                 refuses it, on CUDA the rotated columns are stored as NaN is.
 /// A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA, where
 /// slots are not read by the host. Two tokens for one slot: the cache gets one of them on CUDA, the later one
 /// on the CPU.
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
                      const Executor& executor, const ConstTensorView& kv_scale = {},
-                     const CacheFormat& format = {});
+                     const CacheFormat& format = {}, const TokenEdges& edges = {});
 
 /// Converts a whole cache into another with the same pages, page size, heads and number of elements, from any
 /// format to any other. Elements become fp32 (element * scale, rounded to it) and are written from there;

@@ -20,7 +20,7 @@ from ._kv_cache import KeyValueCache
 from ._native import VERSION as __version__
 from ._native import (PagePool, Plan, Problem, Sequence, Step, append_index_keys, append_kv, append_latent, combine, convert_cache,
                       convert_kv, copy_pages, costs_text, default_backend, describe_plan, explain, gather_cache, gather_index_keys,
-                      gather_kv, index_topk, info, load_costs, merge_topk, prepare_queries, sparse_prefill)
+                      gather_kv, index_topk, info, load_costs, merge_topk, prepare_queries, quantize_index_queries, sparse_prefill)
 
 _copies.install()
 
@@ -30,7 +30,8 @@ __all__ = [
     "__version__", "append_index_keys", "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages",
     "costs_text", "csr_to_block_table", "decode",
     "decode_kv", "default_backend", "describe_plan", "explain", "finish_outputs", "gather_cache", "gather_index_keys",
-    "gather_kv", "index_topk", "info", "load_costs", "merge_topk", "prepare_queries", "sparse_prefill",
+    "gather_kv", "index_topk", "info", "load_costs", "merge_topk", "prepare_queries",
+    "quantize_index_queries", "sparse_prefill",
 ]
 
 

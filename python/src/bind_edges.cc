@@ -3,41 +3,18 @@
 
 #include "flashlatent/edges.h"
 #include "python/src/cache_operation.h"
+#include "python/src/token_edges.h"
 
 namespace flashlatent::python {
 
 namespace {
-
-/// The index of `name` among the choices of an argument.
-int choice(const char* argument, std::string_view name, std::initializer_list<std::string_view> choices) {
-  int index = 0;
-  for (std::string_view candidate : choices) {
-    if (candidate == name) return index;
-    ++index;
-  }
-  refuse(argument, " is '", name, "'; '", *choices.begin(), "' and '", *(choices.begin() + 1),
-         "' are accepted");
-}
-
-struct RotationArrays {
-  Array positions, table;
-  Rotation rotation;
-
-  RotationArrays(nb::handle positions_, nb::handle table_, std::string_view pairs, std::string_view layout)
-      : positions(Array::read("positions", positions_)), table(Array::read("table", table_)) {
-    rotation.positions = positions.view();
-    rotation.table = table.view();
-    rotation.pairs = static_cast<RotaryPairs>(choice("pairs", pairs, {"gptj", "neox"}));
-    rotation.layout = static_cast<RotaryTable>(choice("table_layout", layout, {"halves", "interleaved"}));
-  }
-};
 
 nb::object prepare(nb::handle q, float norm, nb::handle positions, nb::handle table, std::string_view pairs,
                    std::string_view table_layout, nb::object out, std::optional<std::string_view> dtype,
                    nb::handle stream, int threads) {
   const std::optional<Dtype> bits = sixteen_bits_of(dtype);
   const Array q_array = Array::read("q", q, bits);
-  const RotationArrays rotate(positions, table, pairs, table_layout);
+  const RotationArrays rotate({positions, table, pairs, table_layout});
   const TensorView& view = q_array.view();
   const bool make = out.is_none();
   if (make && view.rank == 3) out = empty_like(q, {view.shape[0], view.shape[1], view.shape[2]});
@@ -56,7 +33,7 @@ void finish(nb::handle out, nb::handle positions, nb::handle table, std::string_
             std::optional<std::string_view> dtype, nb::handle stream, int threads) {
   const std::optional<Dtype> bits = sixteen_bits_of(dtype);
   const Array out_array = Array::read("out", out, bits);
-  const RotationArrays rotate(positions, table, pairs, table_layout);
+  const RotationArrays rotate({positions, table, pairs, table_layout});
   const Array rotated_array = Array::output("rotated", rotated, bits);
   const Array codes_array = Array::output("codes", codes);
   const Array scales_array = Array::output("scales", scales);

@@ -6,6 +6,7 @@
 #include "python/src/bindings.h"
 #include "python/src/cache_operation.h"
 #include "python/src/memory.h"
+#include "python/src/token_edges.h"
 
 namespace flashlatent::python {
 
@@ -164,17 +165,62 @@ nb::tuple merge_topk_arrays(nb::handle scores, nb::handle counts, nb::handle ind
 
 void append_index_arrays(nb::handle keys, nb::handle slot_mapping, nb::handle index_cache,
                          std::string_view index_format, std::optional<int> page_size,
-                         std::optional<std::string_view> dtype, nb::handle stream, int threads) {
+                         std::optional<std::string_view> dtype, nb::handle stream, int threads, float norm,
+                         nb::handle norm_weight, nb::handle norm_bias, nb::handle positions, nb::handle table,
+                         std::string_view pairs, std::string_view table_layout,
+                         std::string_view rotary_columns, std::int64_t ratio, std::string_view rounding) {
   const std::optional<Dtype> bits = sixteen_bits_of(dtype);
   const Array keys_array = Array::read("keys", keys, bits);
   const Array slots_array = Array::read("slot_mapping", slot_mapping);
   const Array cache_array = Array::output("index_cache", index_cache);
-  refuse_unused_dtype(bits, keys_array.integers());
+  const TokenEdgeArrays edges({norm, norm_weight, norm_bias}, {positions, table, pairs, table_layout}, ratio,
+                              rounding, rotary_columns, bits);
+  refuse_unused_dtype(bits, keys_array.integers() || edges.integers());
   const Keys cache = keys_of(cache_array.view(), index_format, page_size);
   run_operation(index_cache, cache.pages.device, stream, threads, [&](const Executor& executor) {
     return append_index_keys(keys_array.view(), slots_array.view(), cache.pages, cache.format,
-                             cache.page_size, executor);
+                             cache.page_size, executor, edges.view());
   });
+}
+
+nb::tuple quantize_index_query_arrays(nb::handle q, nb::handle weights, nb::handle positions,
+                                      nb::handle table, std::string_view pairs, std::string_view table_layout,
+                                      std::string_view rotary_columns, std::string_view index_format,
+                                      nb::object codes, nb::object scales, nb::object out_weights,
+                                      std::optional<std::string_view> dtype, nb::handle stream, int threads) {
+  const std::optional<Dtype> bits = sixteen_bits_of(dtype);
+  const Array q_array = Array::read("q", q, bits), weights_array = Array::read("weights", weights, bits);
+  const RotationArrays rotate({positions, table, pairs, table_layout});
+  const RotaryColumns columns = rotary_columns_from_name(rotary_columns);
+  refuse_unused_dtype(bits, q_array.integers() || weights_array.integers());
+  const IndexFormat format = take(index_format_from_name(index_format));
+  const TensorView& view = q_array.view();
+  const bool fp8 = format == IndexFormat::kFp8_132;
+  if (view.rank != 3 && view.rank != 4) {
+    refuse("q is ", to_string(ConstTensorView(view)),
+           "; expected bf16 or fp16 (tokens, heads, 128) or (batch, s_q, heads, 128)");
+  }
+  const auto like = [&](std::int64_t last, const char* array_dtype) {
+    if (view.rank == 4) {
+      return last == 0 ? empty_like(q, {view.shape[0], view.shape[1], view.shape[2]}, array_dtype)
+                       : empty_like(q, {view.shape[0], view.shape[1], view.shape[2], last}, array_dtype);
+    }
+    return last == 0 ? empty_like(q, {view.shape[0], view.shape[1]}, array_dtype)
+                     : empty_like(q, {view.shape[0], view.shape[1], last}, array_dtype);
+  };
+  const bool new_codes = codes.is_none(), new_scales = scales.is_none() && !fp8;
+  const bool new_weights = out_weights.is_none();
+  if (new_codes) codes = like(fp8 ? kIndexDim : kIndexDim / 2, "uint8");
+  if (new_scales) scales = like(kIndexDim / 32, "uint8");
+  if (new_weights) out_weights = like(0, "float32");
+  const Array codes_array = Array::output("codes", codes, {}, new_codes);
+  const Array scales_array = Array::output("scales", scales, {}, new_scales);
+  const Array out_array = Array::output("out_weights", out_weights, {}, new_weights);
+  run_operation(q, view.device, stream, threads, [&](const Executor& executor) {
+    return quantize_index_queries(view, weights_array.view(), rotate.rotation, columns, format,
+                                  {codes_array.view(), scales_array.view(), out_array.view()}, executor);
+  });
+  return nb::make_tuple(codes, scales, out_weights);
 }
 
 nb::object gather_index_arrays(nb::handle index_cache, nb::handle block_table, nb::handle cu_seqlens,
@@ -256,14 +302,40 @@ out_counts  int32 (batch, s_q): how many those are; made if not given
 Of equal scores those of lower ranks come first, then the earlier ones.)");
   module.def("append_index_keys", &append_index_arrays, "keys"_a, "slot_mapping"_a, "index_cache"_a,
              nb::kw_only(), "index_format"_a = "fp8_132", "page_size"_a = nb::none(), "dtype"_a = nb::none(),
-             "stream"_a = nb::none(), "threads"_a = 0,
-             R"(Writes n new index keys.
+             "stream"_a = nb::none(), "threads"_a = 0, "norm"_a = 0.0F, "norm_weight"_a = nb::none(),
+             "norm_bias"_a = nb::none(), "positions"_a = nb::none(), "table"_a = nb::none(),
+             "pairs"_a = "gptj", "table_layout"_a = "halves", "rotary_columns"_a = "last", "ratio"_a = 1,
+             "rounding"_a = "engine",
+             R"(Writes n new index keys; before that normalises and rotates them if asked to.
 
-keys          bf16 or fp16 (n, 128)
+keys          bf16, fp16 or fp32 (n, 128)
 slot_mapping  int32 or int64 (n): page * page_size + offset in the page; negative: the key is skipped
 index_cache, index_format, page_size  as in index_topk()
+norm, norm_weight, norm_bias, positions, table, pairs, table_layout, ratio, rounding  as in append_latent(). DeepSeek
+              V3.2: norm_bias, rotary_columns='first', pairs='neox'; V4 and V4.1: as by default
+rotary_columns  'last' or 'first': which ones are rotated, as many as the table has
 dtype         'bf16': 16-bit integers hold bf16
 A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA.)");
+  module.def(
+      "quantize_index_queries", &quantize_index_query_arrays, "q"_a, "weights"_a, nb::kw_only(),
+      "positions"_a = nb::none(), "table"_a = nb::none(), "pairs"_a = "gptj", "table_layout"_a = "halves",
+      "rotary_columns"_a = "last", "index_format"_a = "fp8_132", "codes"_a = nb::none(),
+      "scales"_a = nb::none(), "out_weights"_a = nb::none(), "dtype"_a = nb::none(), "stream"_a = nb::none(),
+      "threads"_a = 0,
+      R"(Rotates and quantises index queries as index_topk() takes them; returns (codes, scales, out_weights).
+
+q             bf16 or fp16 (tokens, heads, 128) or (batch, s_q, heads, 128)
+weights       bf16, fp16 or fp32 (tokens, heads) or (batch, s_q, heads)
+positions     int32 or int64 (tokens) or (batch, s_q); None: no rotation
+table, pairs, table_layout  as in prepare_queries(); rotated columns are rounded to q's dtype
+rotary_columns  'last' (V4, V4.1) or 'first' (V3.2): which of the 128 columns are rotated, as many as the table has
+index_format  'fp8_132': e4m3 with a scale for a head, which goes to its weight; 'mxfp4_68': e2m1 with `scales`
+codes         uint8, q's shape; of e2m1 with 64 columns; made if not given
+scales        uint8, q's shape with 4 columns, ue8m0, of e2m1 alone, else None; made if not given
+out_weights   fp32, as weights: weight * scale * 128^-1/2 * heads^-1/2, of e2m1 without scale; may be weights itself;
+              made if not given
+dtype         'bf16': 16-bit integers hold bf16
+A position outside of the table is refused on the CPU; on CUDA the rotated columns become NaN.)");
   module.def("gather_index_keys", &gather_index_arrays, "index_cache"_a, "block_table"_a, "cu_seqlens"_a,
              nb::kw_only(), "rows"_a = nb::none(), "out"_a = nb::none(), "index_format"_a = "fp8_132",
              "page_size"_a = nb::none(), "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,

@@ -6,6 +6,7 @@
 #include "flashlatent/kv_cache.h"
 #include "python/src/cache_operation.h"
 #include "python/src/decode_arguments.h"
+#include "python/src/token_edges.h"
 
 namespace flashlatent::python {
 
@@ -64,7 +65,9 @@ Status of_python(const Status& status) {
 void append_arrays(nb::handle latent, nb::handle rope, nb::handle slot_mapping, nb::handle kv_cache,
                    nb::handle kv_scale, std::optional<std::string_view> dtype, nb::handle stream, int threads,
                    std::optional<std::string_view> kv_format, std::optional<std::string_view> scales,
-                   std::string_view scale_floor) {
+                   std::string_view scale_floor, float norm, nb::handle norm_weight, nb::handle norm_bias,
+                   nb::handle positions, nb::handle table, std::string_view pairs,
+                   std::string_view table_layout, std::int64_t ratio, std::string_view rounding) {
   CacheFormat format = cache_format(kv_format, scales);
   format.floor = take(scale_floor_from_name(scale_floor));
   const std::optional<Dtype> bits = sixteen_bits_of(dtype);
@@ -73,10 +76,13 @@ void append_arrays(nb::handle latent, nb::handle rope, nb::handle slot_mapping, 
   const Array rope_array = Array::read("rope", rope, bits);
   const Array slots_array = Array::read("slot_mapping", slot_mapping);
   const Array cache_array = Array::output("kv_cache", kv_cache, bits);
-  refuse_unused_dtype(bits, latent_array.integers() || rope_array.integers() || cache_array.integers());
+  const TokenEdgeArrays edges({norm, norm_weight, norm_bias}, {positions, table, pairs, table_layout}, ratio,
+                              rounding, "last", bits);
+  refuse_unused_dtype(
+      bits, latent_array.integers() || rope_array.integers() || cache_array.integers() || edges.integers());
   run_operation(kv_cache, cache_array.view().device, stream, threads, [&](const Executor& executor) {
     return append_latent(latent_array.view(), rope_array.view(), slots_array.view(), cache_array.view(),
-                         executor, scale_array.view(), format);
+                         executor, scale_array.view(), format, edges.view());
   });
 }
 
@@ -207,10 +213,14 @@ void bind_kv_cache(nb::module_& module) {
   module.def("append_latent", &append_arrays, "latent"_a, "rope"_a.none(), "slot_mapping"_a, "kv_cache"_a,
              nb::kw_only(), "kv_scale"_a = nb::none(), "dtype"_a = nb::none(), "stream"_a = nb::none(),
              "threads"_a = 0, "kv_format"_a = nb::none(), "scales"_a = nb::none(), "scale_floor"_a = "auto",
-             R"(Writes n new tokens into an MLA cache.
+             "norm"_a = 0.0F, "norm_weight"_a = nb::none(), "norm_bias"_a = nb::none(),
+             "positions"_a = nb::none(), "table"_a = nb::none(), "pairs"_a = "gptj",
+             "table_layout"_a = "halves", "ratio"_a = 1, "rounding"_a = "engine",
+             R"(Writes n new tokens into an MLA cache; before that normalises and rotates them if asked to.
 
-latent        bf16 or fp16 (n, d - d_rope): the normalised latent (NoPE) part; fp8_656: (n, 512), fp8_584: (n, 448)
-rope          the same dtype (n, d_rope), rotated already; fp8_656, fp8_584: (n, 64). None: the cache has no RoPE part
+latent        bf16, fp16 or fp32 (n, d - d_rope): the latent (NoPE) part; fp8_656: (n, 512), fp8_584: (n, 448)
+rope          the same dtype (n, d_rope), rotated already or by positions and table; fp8_656, fp8_584: (n, 64). None:
+              the last columns of latent, (n, d)
 slot_mapping  int32 or int64 (n): page * page_size + offset in the page; negative: the token is skipped
 kv_cache      bf16 or fp16 (pages, page_size, 1, d); uint8 (pages, page_size, 1, bytes of a token): fp8_656, fp8_584, and
               others as kv_format and scales say; or e4m3: uint8 or float8_e4m3fn (pages, page_size, 1, 576 or 512).
@@ -220,7 +230,15 @@ kv_scale      fp32 (1), e4m3: what is written is x / scale; 1 if not given. On t
 dtype         'bf16': 16-bit integers hold bf16
 kv_format, scales  of a kv_cache whose last dimension leaves them open, as in flashlatent.decode()
 scale_floor   what 1e-4 bounds where a scale is a power of two: 'amax', 'scale', or 'auto', as the format's engine does
-A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA.)");
+norm          epsilon of an RMS norm over the columns of latent, in fp32; 0: no norm
+norm_weight, norm_bias  fp32, bf16 or fp16 (columns of latent); with norm_bias it is a LayerNorm
+positions     int32 or int64 (n); None: no rotation
+table, pairs, table_layout  as in prepare_queries(): the last columns are rotated, as many as the table has, of rope or,
+              where that is None, of latent. With positions and without table nothing is rotated
+ratio         above 1: a token is stored where (position + 1) % ratio is 0, rotated by position + 1 - ratio; others are
+              skipped
+rounding      where tokens are rounded to 16 bits before they are quantised: 'engine', as vLLM does, or 'once', nowhere
+A position outside of the table is refused on the CPU; on CUDA the rotated columns become NaN. A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA.)");
   module.def("convert_cache", &convert_arrays, "from_"_a, "to"_a = nb::none(), nb::kw_only(),
              "format"_a = nb::none(), "kv_scale"_a = nb::none(), "new_kv_scale"_a = nb::none(),
              "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0, "kv_format"_a = nb::none(),

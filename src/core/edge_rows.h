@@ -31,6 +31,20 @@ struct Rows {
   std::int64_t count() const { return requests * tokens * heads; }
 };
 
+/// Of a row's number: its request, token and head.
+struct Place {
+  std::int64_t request, token, head;
+
+  Place(const Rows& rows, std::int64_t row)
+      : request(row / rows.heads / rows.tokens),
+        token(row / rows.heads % rows.tokens),
+        head(row % rows.heads) {}
+
+  std::int64_t offset(const Rows& rows) const {
+    return request * rows.strides[0] + token * rows.strides[1] + head * rows.strides[2];
+  }
+};
+
 inline Rotary rotary_of(const Rotation& rotation, bool back) {
   Rotary rotary = {};
   if (!rotation.present()) return rotary;

@@ -33,6 +33,7 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
 Status merge_topk(const MergeCall& call, const Executor& executor);
 decltype(flashlatent::append_index_keys) append_index_keys;
 decltype(flashlatent::gather_index_keys) gather_index_keys;
+decltype(flashlatent::quantize_index_queries) quantize_index_queries;
 
 /// The SIMD target that run-time dispatch picked, such as "AVX3".
 const char* simd_target();

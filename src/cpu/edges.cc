@@ -7,29 +7,17 @@
 #include "core/message.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
+#include "cpu/token_rows.h"
 
 namespace flashlatent::cpu {
 
 namespace {
 
+using edges::Place;
 using edges::Rotary;
 using edges::Rows;
 
 using Row = std::array<float, edges::kMostColumns>;
-
-/// Of a row's number: its request, token and head.
-struct Place {
-  std::int64_t request, token, head;
-
-  Place(const Rows& rows, std::int64_t row)
-      : request(row / rows.heads / rows.tokens),
-        token(row / rows.heads % rows.tokens),
-        head(row % rows.heads) {}
-
-  std::int64_t offset(const Rows& rows) const {
-    return request * rows.strides[0] + token * rows.strides[1] + head * rows.strides[2];
-  }
-};
 
 /// The sum of squares in the order of a warp's lanes, each of which has every 32nd word of 8 elements.
 float sum_of_squares(const Row& x, int dim) {
@@ -56,19 +44,6 @@ void rotate_row(Row& x, int dim, const Rotary& rotary, std::int64_t position) {
         rotary.rotated(column, before[first + column], before[first + rotary.partner_of(column)],
                        rotary.angle(position, rotary.pair_of(column)));
   }
-}
-
-Status expect_positions(const Rows& rows, const Rotary& rotary) {
-  if (rotary.positions == nullptr) return {};
-  for (std::int64_t request = 0; request < rows.requests; ++request) {
-    for (std::int64_t token = 0; token < rows.tokens; ++token) {
-      const std::int64_t position = rotary.position(request, token);
-      if (rotary.holds(position)) continue;
-      return invalid_argument("positions has ", position, " for token ", request * rows.tokens + token,
-                              "; table has ", rotary.rows, " positions");
-    }
-  }
-  return {};
 }
 
 /// Of finite values.
@@ -123,7 +98,7 @@ Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rot
                        const Executor& executor) {
   const Rows from(q), to{ConstTensorView(out)};
   const Rotary rotary = edges::rotary_of(rotate, /*back=*/false);
-  FLASHLATENT_RETURN_IF_ERROR(expect_positions(from, rotary));
+  FLASHLATENT_RETURN_IF_ERROR(validate_positions(from, rotary));
   parallel_for(from.count(), threads_of(executor), [&](std::int64_t row) {
     const Place place(from, row);
     Row x;
@@ -145,7 +120,7 @@ Status finish_outputs(const ConstTensorView& out, const Rotation& rotate, const 
                       const Fp8Output& fp8, const Executor& executor) {
   const Rows from(out), to{ConstTensorView(rotated)};
   const Rotary rotary = edges::rotary_of(rotate, /*back=*/true);
-  FLASHLATENT_RETURN_IF_ERROR(expect_positions(from, rotary));
+  FLASHLATENT_RETURN_IF_ERROR(validate_positions(from, rotary));
   parallel_for(from.count(), threads_of(executor), [&](std::int64_t row) {
     const Place place(from, row);
     Row x;

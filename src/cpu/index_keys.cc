@@ -11,6 +11,7 @@
 #include "cpu/cache_arguments.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
+#include "cpu/token_rows.h"
 
 namespace flashlatent::cpu {
 
@@ -119,24 +120,62 @@ void merge_row(const MergeCall& call, std::int64_t r, std::int64_t t) {
 
 Status append_index_keys(const ConstTensorView& keys, const ConstTensorView& slot_mapping,
                          const TensorView& index_cache, IndexFormat format, int page_size,
-                         const Executor& executor) {
+                         const Executor& executor, const TokenEdges& edges) {
   FLASHLATENT_RETURN_IF_ERROR(validate_slots(slot_mapping, index_cache.shape[0] * page_size));
   const std::int64_t n = slot_mapping.shape[0];
+  const TokenRows rows(keys, {},
+                       edges::steps_of(edges, kDim, kDim, edges::roundings_of(edges.rounding, keys.dtype)));
+  FLASHLATENT_RETURN_IF_ERROR(rows.validate_positions(slot_mapping));
   const int threads = threads_of(executor);
   // One thread writes a slot and takes its keys in order, so the later of two keys for one slot stays.
   constexpr std::int64_t kNeighbours = 16;
   parallel_for(threads, threads, [&](std::int64_t thread) {
+    TokenRow x;
     for (std::int64_t i = 0; i < n; ++i) {
       const std::int64_t slot = integer(slot_mapping, i);
-      if (slot < 0 || slot / kNeighbours % threads != thread) continue;
-      float x[kDim];
-      const auto* key = static_cast<const std::uint16_t*>(keys.data) + i * keys.strides[0];
-      for (int d = 0; d < kDim; ++d) x[d] = to_float(key[d], keys.dtype);
+      if (slot < 0 || slot / kNeighbours % threads != thread || !rows.stores(i)) continue;
+      rows.read(i, x);
+      rows.round_scaled(x, kDim);
       auto* page = static_cast<std::uint8_t*>(index_cache.data) + slot / page_size * index_cache.strides[0];
       std::uint8_t* data = page + index_keys::data_offset(format, slot % page_size);
       std::uint8_t* scales = page + index_keys::scale_offset(format, page_size, slot % page_size);
-      (format == IndexFormat::kFp8_132 ? write_fp8 : write_mxfp4)(x, data, scales);
+      (format == IndexFormat::kFp8_132 ? write_fp8 : write_mxfp4)(x.data(), data, scales);
     }
+  });
+  return {};
+}
+
+Status quantize_index_queries(const ConstTensorView& q, const ConstTensorView& weights,
+                              const Rotation& rotate, RotaryColumns columns, IndexFormat format,
+                              const IndexQueries& out, const Executor& executor) {
+  const edges::Rows from(q), codes{ConstTensorView(out.codes)}, scales{ConstTensorView(out.scales)};
+  const edges::HeadNumbers given(weights), scaled{ConstTensorView(out.weights)};
+  const edges::Rotary rotary = edges::rotary_of(rotate, /*back=*/false);
+  const int first = columns == RotaryColumns::kLast ? kDim - rotary.columns : 0;
+  FLASHLATENT_RETURN_IF_ERROR(validate_positions(from, rotary));
+  const edges::IndexFactors factors(from.heads);
+  const bool fp8 = format == IndexFormat::kFp8_132;
+  parallel_for(from.count(), threads_of(executor), [&](std::int64_t row) {
+    const edges::Place place(from, row);
+    TokenRow x;
+    for (int d = 0; d < kDim; ++d) x[d] = number(q.data, q.dtype, place.offset(from) + d);
+    if (rotary.table != nullptr) {
+      rotate_columns(x.data(), first, rotary, rotary.position(place.request, place.token));
+      for (int d = first; d < first + rotary.columns; ++d)
+        x[d] = to_float(from_float(x[d], q.dtype), q.dtype);
+    }
+    auto* data = static_cast<std::uint8_t*>(out.codes.data) + place.offset(codes);
+    float scale = 1;
+    if (fp8) {
+      std::uint8_t bytes[sizeof(scale)];
+      write_fp8(x.data(), data, bytes);
+      std::memcpy(&scale, bytes, sizeof(scale));
+    } else {
+      write_mxfp4(x.data(), data, static_cast<std::uint8_t*>(out.scales.data) + place.offset(scales));
+    }
+    const float weight = number(weights.data, weights.dtype, given.offset(place));
+    static_cast<float*>(out.weights.data)[scaled.offset(place)] =
+        edges::scaled_weight(weight, scale, factors.dim, factors.heads);
   });
   return {};
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/element.h"
 #include "core/formats/formats.h"
 #include "core/message.h"
 #include "core/overlap.h"
@@ -12,6 +13,7 @@
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
 #include "cpu/rows.h"
+#include "cpu/token_rows.h"
 
 namespace flashlatent::cpu {
 
@@ -98,6 +100,18 @@ class Mover {
     }
   }
 
+  /// Writes a token of fp32.
+  void write_numbers(const float* row, TokenBytes to) const {
+    const LatentFormat& format = to_.format;
+    if (format.is_record()) {
+      quantise_token(format, to_.least_exponent, row, to);
+    } else if (format.plain()) {
+      for (int i = 0; i < count_; ++i) halves(to.data)[i] = from_float(row[i], to_.dtype);
+    } else {
+      quantise_e4m3(row, count_, to_.scale, to.data);
+    }
+  }
+
   /// Writes a token of 16-bit elements.
   void write_elements(const std::uint16_t* row, Dtype dtype, TokenBytes to) const {
     const LatentFormat& format = to_.format;
@@ -138,6 +152,11 @@ class Mover {
   std::array<float, e4m3_latent::kDim> row_;  // elements between two formats of bytes, which have no more
 };
 
+/// How many of a token's elements are quantised: the first ones.
+std::int64_t scaled_elements(const LatentFormat& format, std::int64_t elements) {
+  return format.plain() ? 0 : elements - format.rope_dim;
+}
+
 /// Do all pages exist, and is none written twice, or both read and written?
 Status validate_pairs(const ConstTensorView& pairs, const ConstTensorView& from, const ConstTensorView& to) {
   std::vector<std::int64_t> sources, destinations;
@@ -171,30 +190,43 @@ Status validate_pairs(const ConstTensorView& pairs, const ConstTensorView& from,
 
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
-                     const Executor& executor, const ConstTensorView& kv_scale, const CacheFormat& said) {
+                     const Executor& executor, const ConstTensorView& kv_scale, const CacheFormat& said,
+                     const TokenEdges& edges) {
   const std::int64_t page_size = kv_cache.shape[1];
   FLASHLATENT_RETURN_IF_ERROR(validate_slots(slot_mapping, kv_cache.shape[0] * page_size));
   const std::int64_t tokens = slot_mapping.shape[0];
   const std::int64_t d_latent = latent.shape[1], d_rope = rope.present() ? rope.shape[1] : 0;
   const LatentFormat& format = format_of(said);
   const Side to{format, kv_cache.dtype, scale_of(kv_scale), least_exponent(format, said.floor)};
+  const bool in_fp32 = edges::in_fp32(edges, latent.dtype);
+  const edges::TokenSteps steps = edges::steps_of(edges, d_latent + d_rope, d_latent,
+                                                  edges::roundings_of(edges.rounding, latent.dtype, format));
+  const TokenRows rows(latent, rope, steps);
+  FLASHLATENT_RETURN_IF_ERROR(rows.validate_positions(slot_mapping));
   const int threads = threads_of(executor);
   // One thread writes a slot and takes its tokens in order, so the later of two tokens for one slot stays.
   constexpr std::int64_t kNeighbours = 16;
   parallel_for(threads, threads, [&](std::int64_t thread) {
     std::vector<std::uint16_t> row(d_latent + d_rope);
+    TokenRow numbers;
     const Mover move({kPlainFormat, latent.dtype}, to, d_latent + d_rope);
     for (std::int64_t i = 0; i < tokens; ++i) {
       const std::int64_t slot = integer(slot_mapping, i);
-      if (slot < 0 || slot / kNeighbours % threads != thread) continue;
+      if (slot < 0 || slot / kNeighbours % threads != thread || !rows.stores(i)) continue;
+      const TokenBytes place = written_token_at(format, kv_cache, slot / page_size, slot % page_size);
+      if (in_fp32) {
+        rows.read(i, numbers);
+        rows.round_scaled(numbers, scaled_elements(format, rows.columns()));
+        move.write_numbers(numbers.data(), place);
+        continue;
+      }
       const std::uint16_t* elements = halves(at<const std::uint8_t>(latent, i, 0));
       if (d_rope > 0) {
         std::copy_n(elements, d_latent, row.begin());
         std::copy_n(halves(at<const std::uint8_t>(rope, i, 0)), d_rope, row.begin() + d_latent);
         elements = row.data();
       }
-      move.write_elements(elements, latent.dtype,
-                          written_token_at(format, kv_cache, slot / page_size, slot % page_size));
+      move.write_elements(elements, latent.dtype, place);
     }
   });
   return {};

@@ -9,7 +9,9 @@
 #if FLASHLATENT_WITH_CUDA
 #include "cuda/index_backend.h"
 #endif
+#include "core/index_keys.h"
 #include "dispatch/select.h"
+#include "dispatch/token_edges.h"
 
 namespace flashlatent {
 
@@ -29,8 +31,8 @@ Status validate_kernel(const Executor& executor) {
 
 Status expect_keys(const ConstTensorView& keys, const ConstTensorView& slot_mapping, Device device) {
   FLASHLATENT_RETURN_IF_ERROR(expect_integers("slot_mapping", slot_mapping, device, {-1}));
-  if (keys.present() && !is_half(keys.dtype)) {
-    return invalid_argument("keys is ", to_string(keys), "; bf16 and fp16 are accepted");
+  if (keys.present() && !is_half(keys.dtype) && keys.dtype != Dtype::kF32) {
+    return invalid_argument("keys is ", to_string(keys), "; bf16, fp16 and fp32 are accepted");
   }
   return expect_strided("keys", keys, keys.present() ? keys.dtype : Dtype::kBF16, device,
                         {slot_mapping.shape[0], kIndexDim});
@@ -72,14 +74,66 @@ Status merge_topk(const ConstTensorView& scores, const ConstTensorView& counts,
 
 Status append_index_keys(const ConstTensorView& keys, const ConstTensorView& slot_mapping,
                          const TensorView& index_cache, IndexFormat format, int page_size,
-                         const Executor& executor) {
+                         const Executor& executor, const TokenEdges& edges) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   FLASHLATENT_RETURN_IF_ERROR(expect_index_cache(index_cache, format, page_size, device_of(executor)));
   FLASHLATENT_RETURN_IF_ERROR(expect_keys(keys, slot_mapping, device_of(executor)));
   FLASHLATENT_RETURN_IF_ERROR(expect_apart("keys", keys, "index_cache", index_cache));
+  FLASHLATENT_RETURN_IF_ERROR(expect_token_edges(edges, {"keys", keys}, {"keys", keys}, device_of(executor)));
   if (slot_mapping.elements() == 0) return {};
   return FLASHLATENT_ON_BACKEND(executor, append_index_keys)(keys, slot_mapping, index_cache, format,
-                                                             page_size, executor);
+                                                             page_size, executor, edges);
+}
+
+Status quantize_index_queries(const ConstTensorView& q, const ConstTensorView& weights,
+                              const Rotation& rotate, RotaryColumns columns, IndexFormat format,
+                              const IndexQueries& out, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
+  const Device device = device_of(executor);
+  if (!q.present() || !is_half(q.dtype) || (q.rank != 3 && q.rank != 4)) {
+    return invalid_argument("q is ", q.present() ? to_string(q) : "missing",
+                            "; expected bf16 or fp16 (tokens, heads, 128) or (batch, s_q, heads, 128) on ",
+                            to_string(device));
+  }
+  std::vector<std::int64_t> shape(q.rank, -1);
+  shape.back() = kIndexDim;
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("q", q, q.dtype, device, shape));
+  FLASHLATENT_RETURN_IF_ERROR(expect_countable("q", q));
+  shape.assign(q.shape.begin(), q.shape.begin() + q.rank);
+  const std::vector<std::int64_t> heads(shape.begin(), shape.end() - 1),
+      tokens(heads.begin(), heads.end() - 1);
+  if (weights.present() && weights.dtype != Dtype::kF32 && !is_half(weights.dtype)) {
+    return invalid_argument("weights is ", to_string(weights), "; bf16, fp16 and fp32 are accepted");
+  }
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect("weights", weights, weights.present() ? weights.dtype : Dtype::kF32, device, heads));
+  if (rotate.present()) {
+    if (!rotate.table.present()) {
+      return invalid_argument("positions are given and table is missing; positions and table go together");
+    }
+    FLASHLATENT_RETURN_IF_ERROR(expect_rotation(rotate, tokens, {"q", q}, kIndexDim, device));
+  }
+  shape.back() = index_keys::data_bytes(format);
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("codes", out.codes, Dtype::kU8, device, shape));
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart("q", q, "codes", out.codes));
+  FLASHLATENT_RETURN_IF_ERROR(expect("out_weights", out.weights, Dtype::kF32, device, heads));
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart("q", q, "out_weights", out.weights));
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart("weights", weights, "codes", out.codes));
+  if (format == IndexFormat::kFp8_132) {
+    if (out.scales.present()) {
+      return invalid_argument("scales is given and format is fp8_132; its scales go to the weights");
+    }
+  } else {
+    shape.back() = index_keys::kGroups;
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("scales", out.scales, Dtype::kU8, device, shape));
+    FLASHLATENT_RETURN_IF_ERROR(expect_apart("q", q, "scales", out.scales));
+  }
+  const bool in_place = weights.data == out.weights.data && weights.strides == out.weights.strides &&
+                        weights.dtype == Dtype::kF32;
+  if (!in_place) FLASHLATENT_RETURN_IF_ERROR(expect_apart("weights", weights, "out_weights", out.weights));
+  if (q.elements() == 0) return {};
+  return FLASHLATENT_ON_BACKEND(executor, quantize_index_queries)(q, weights, rotate, columns, format, out,
+                                                                  executor);
 }
 
 Status gather_index_keys(const ConstTensorView& index_cache, const ConstTensorView& block_table,

@@ -4,8 +4,11 @@
 #include "core/formats/formats.h"
 #include "core/message.h"
 #include "core/overlap.h"
+#include "core/rotation.h"
+#include "core/token_steps.h"
 #include "dispatch/on_backend.h"
 #include "dispatch/select.h"
+#include "dispatch/token_edges.h"
 
 namespace flashlatent {
 
@@ -63,27 +66,41 @@ Status fits_bytes(const Stored& from, const Stored& to) {
 
 Status validate_append(const ConstTensorView& latent, const ConstTensorView& rope,
                        const ConstTensorView& slot_mapping, const Stored& cache,
-                       const ConstTensorView& kv_scale, Device device) {
+                       const ConstTensorView& kv_scale, const TokenEdges& edges, Device device) {
   const ConstTensorView& kv_cache = cache.view;
   FLASHLATENT_RETURN_IF_ERROR(expect_scale("kv_scale", kv_scale, cache, device));
   if (kv_cache.shape[2] != 1) {
     return invalid_argument("kv_cache is ", to_string(kv_cache), "; append_latent writes one KV head");
   }
   FLASHLATENT_RETURN_IF_ERROR(expect_integers("slot_mapping", slot_mapping, device, {-1}));
-  if (latent.present() && !is_half(latent.dtype)) {
-    return invalid_argument("latent is ", to_string(latent), "; bf16 and fp16 are accepted");
+  if (latent.present() && !is_half(latent.dtype) && latent.dtype != Dtype::kF32) {
+    return invalid_argument("latent is ", to_string(latent), "; bf16, fp16 and fp32 are accepted");
   }
   const std::int64_t n = slot_mapping.shape[0], d = cache.elements();
-  // Where a format has RoPE in bf16 it fixes its number of elements.
-  const std::int64_t d_rope = cache.format->rope_dim > 0         ? cache.format->rope_dim
+  // Where a format has RoPE in bf16 it fixes its number of elements, unless `latent` has whole tokens.
+  const bool whole = !rope.present() && latent.rank == 2 && latent.shape[1] == d;
+  const std::int64_t d_rope = whole                              ? 0
+                              : cache.format->rope_dim > 0       ? cache.format->rope_dim
                               : rope.present() && rope.rank == 2 ? rope.shape[1]
                                                                  : 0;
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("latent", latent, latent.present() ? latent.dtype : Dtype::kBF16,
                                              device, {n, d - d_rope}));
   FLASHLATENT_RETURN_IF_ERROR(expect_apart("latent", latent, "kv_cache", kv_cache));
-  if (d_rope == 0 && !rope.present()) return {};
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided("rope", rope, latent.dtype, device, {n, d_rope}));
-  return expect_apart("rope", rope, "kv_cache", kv_cache);
+  if (d_rope > 0 || rope.present()) {
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("rope", rope, latent.dtype, device, {n, d_rope}));
+    FLASHLATENT_RETURN_IF_ERROR(expect_apart("rope", rope, "kv_cache", kv_cache));
+  }
+  const NamedRows normed{"latent", latent},
+      rotated{d_rope > 0 ? "rope" : "latent", d_rope > 0 ? rope : latent};
+  FLASHLATENT_RETURN_IF_ERROR(expect_token_edges(edges, normed, rotated, device));
+  if (!edges::in_fp32(edges, latent.dtype)) return {};
+  if (edges.columns != RotaryColumns::kLast) {
+    return invalid_argument("columns is kFirst; latents rotate their last columns");
+  }
+  if ((d - d_rope) % 8 == 0 && d_rope % 8 == 0 && d <= edges::kMostColumns) return {};
+  return invalid_argument("latent is ", to_string(latent), " and rope has ", d_rope,
+                          " columns; with fp32, norm, positions or ratio multiples of 8 are accepted, up to ",
+                          edges::kMostColumns, " in all");
 }
 
 Status validate_convert(const Stored& from, const Stored& to, const ConstTensorView& from_scale,
@@ -144,15 +161,25 @@ Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, con
 
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
-                     const Executor& executor, const ConstTensorView& kv_scale, const CacheFormat& format) {
+                     const Executor& executor, const ConstTensorView& kv_scale, const CacheFormat& format,
+                     const TokenEdges& edges) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   const Device device = device_of(executor);
   const ConstTensorView view = kv_cache;
   FLASHLATENT_ASSIGN_OR_RETURN(const Stored cache, expect_cache("kv_cache", view, format, device));
-  FLASHLATENT_RETURN_IF_ERROR(validate_append(latent, rope, slot_mapping, cache, kv_scale, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_append(latent, rope, slot_mapping, cache, kv_scale, edges, device));
   if (slot_mapping.elements() == 0) return {};
-  return FLASHLATENT_ON_BACKEND(executor, append_latent)(latent, rope, slot_mapping, kv_cache, executor,
-                                                         kv_scale, said_as(*cache.format, format.floor));
+  const CacheFormat said = said_as(*cache.format, format.floor);
+  ConstTensorView first = latent, rest = rope;
+  if (const int d_rope = cache.format->rope_dim; d_rope > 0 && !rope.present() && !edges.present()) {
+    rest = latent;  // whole tokens: their parts
+    rest.data =
+        static_cast<const std::uint8_t*>(latent.data) + (latent.shape[1] - d_rope) * size_of(latent.dtype);
+    rest.shape[1] = d_rope;
+    first.shape[1] -= d_rope;
+  }
+  return FLASHLATENT_ON_BACKEND(executor, append_latent)(first, rest, slot_mapping, kv_cache, executor,
+                                                         kv_scale, said, edges);
 }
 
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor,

@@ -130,7 +130,7 @@ def test_compressed_tokens_are_written_where_groups_end(monkeypatch, ratio):
     assert torch.equal(given.cpu().view(torch.int16), latent.view(torch.int16))  # the indexer reads it, too
     written = ends & (slots >= 0)
     seen = rows_of(cache.cpu(), pages, tokens // ratio + 1)
-    expected = nvfp4(rotate(latent[:tokens].float(), positions // ratio * ratio).bfloat16().float())
+    expected = nvfp4(rotate(latent[:tokens].float(), positions // ratio * ratio))
     assert torch.equal(seen[place[written], :448], expected[written, :448])
     assert (seen[place[written], 448:] - expected[written, 448:]).abs().mean() < 1e-3  # sums in another order
     changed = (cache != before).any(-1).flatten().cpu()

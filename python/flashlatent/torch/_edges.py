@@ -9,7 +9,9 @@ from .. import _edges, _native
 from .._torch_call import call
 from ._library import define
 
-_ROTATE = "Tensor? positions=None, Tensor? table=None, str pairs='gptj', str table_layout='halves'"
+ROTATE = "Tensor? positions=None, Tensor? table=None, str pairs='gptj', str table_layout='halves'"
+TOKEN_EDGES = (f"float norm=0., Tensor? norm_weight=None, Tensor? norm_bias=None, {ROTATE}, int ratio=1, "
+               "str rounding='engine'")
 
 
 def _finish_outputs(out, **options):
@@ -25,9 +27,9 @@ def _finish_outputs_fake(out, positions=None, table=None, pairs="gptj", table_la
     return codes, out.new_empty((groups, columns // 128, (count + 3) // 4 * 4), dtype=dtype)
 
 
-define(f"prepare_queries(Tensor q, *, float norm=0., {_ROTATE}) -> Tensor", _native.prepare_queries,
+define(f"prepare_queries(Tensor q, *, float norm=0., {ROTATE}) -> Tensor", _native.prepare_queries,
        lambda q, **options: torch.empty_like(q, memory_format=torch.contiguous_format))
-define(f"finish_outputs(Tensor out, *, {_ROTATE}, int scale_columns=128, int groups=1) -> (Tensor, Tensor)",
+define(f"finish_outputs(Tensor out, *, {ROTATE}, int scale_columns=128, int groups=1) -> (Tensor, Tensor)",
        _finish_outputs, _finish_outputs_fake)
 
 

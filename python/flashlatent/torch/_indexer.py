@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .. import _native
 from .._torch_call import call
+from ._edges import ROTATE, TOKEN_EDGES
 from ._library import define, nothing
 
 _INDEX_TOPK = ("Tensor q, Tensor weights, Tensor index_cache, Tensor block_table, Tensor cache_seqlens, *, int topk, "
@@ -41,8 +42,19 @@ def _merge_topk_fake(scores, counts, indices, rank):
     return torch.empty_like(indices), indices.new_empty(indices.shape[:2])
 
 
-def _append_index_keys(keys, slot_mapping, index_cache, index_format="fp8_132", page_size=None):
-    _native.append_index_keys(keys, slot_mapping, index_cache, index_format=index_format, page_size=page_size)
+def _append_index_keys(keys, slot_mapping, index_cache, index_format="fp8_132", page_size=None, **edges):
+    _native.append_index_keys(keys, slot_mapping, index_cache, index_format=index_format, page_size=page_size, **edges)
+
+
+def _quantize_index_queries(q, weights, **options):
+    codes, scales, out_weights = _native.quantize_index_queries(q, weights, **options)
+    return codes, q.new_empty(0, dtype=torch.uint8) if scales is None else scales, out_weights
+
+
+def _quantize_index_queries_fake(q, weights, *, index_format="fp8_132", **options):
+    heads, fp8 = q.shape[:-1], index_format == "fp8_132"
+    return (q.new_empty((*heads, 128 if fp8 else 64), dtype=torch.uint8),
+            q.new_empty(0 if fp8 else (*heads, 4), dtype=torch.uint8), q.new_empty(heads, dtype=torch.float32))
 
 
 define(f"index_topk({_INDEX_TOPK}, bool scores=False) -> (Tensor, Tensor, Tensor, Tensor)", _index_topk,
@@ -51,7 +63,9 @@ define(f"index_topk_out({_INDEX_TOPK}, Tensor(a!) out, Tensor(b!) counts) -> ()"
 define("merge_topk(Tensor scores, Tensor counts, Tensor indices, int rank) -> (Tensor, Tensor)", _merge_topk,
        _merge_topk_fake)
 define("append_index_keys(Tensor keys, Tensor slot_mapping, Tensor(a!) index_cache, str index_format='fp8_132', "
-       "int? page_size=None) -> ()", _append_index_keys, nothing)
+       f"int? page_size=None, *, {TOKEN_EDGES}, str rotary_columns='last') -> ()", _append_index_keys, nothing)
+define(f"quantize_index_queries(Tensor q, Tensor weights, *, {ROTATE}, str rotary_columns='last', "
+       "str index_format='fp8_132') -> (Tensor, Tensor, Tensor)", _quantize_index_queries, _quantize_index_queries_fake)
 
 
 def index_topk(q: Tensor, weights: Tensor, index_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor, *,
@@ -81,6 +95,14 @@ def merge_topk(scores: Tensor, counts: Tensor, indices: Tensor, rank: int) -> Tu
 
 
 def append_index_keys(keys: Tensor, slot_mapping: Tensor, index_cache: Tensor, index_format: str = "fp8_132",
-                      page_size: Optional[int] = None) -> None:
-    """Writes new index keys into a cache; see flashlatent.append_index_keys()."""
-    call(torch.ops.flashlatent.append_index_keys, keys, slot_mapping, index_cache, index_format, page_size)
+                      page_size: Optional[int] = None, **edges) -> None:
+    """Writes new index keys into a cache, normalised and rotated if `edges` say so; see
+    flashlatent.append_index_keys()."""
+    call(torch.ops.flashlatent.append_index_keys, keys, slot_mapping, index_cache, index_format, page_size, **edges)
+
+
+def quantize_index_queries(q: Tensor, weights: Tensor, **options) -> Tuple[Tensor, Optional[Tensor], Tensor]:
+    """(codes, scales, weights) of index queries as index_topk() takes them, scales None for e4m3; see
+    flashlatent.quantize_index_queries()."""
+    codes, scales, out_weights = call(torch.ops.flashlatent.quantize_index_queries, q, weights, **options)
+    return codes, None if options.get("index_format", "fp8_132") == "fp8_132" else scales, out_weights

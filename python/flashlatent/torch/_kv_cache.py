@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .. import _native
 from .._torch_call import call
+from ._edges import TOKEN_EDGES
 from ._library import define, nothing
 
 # Arrangements of formats with bytes of their own, by name and place of scales.
@@ -52,9 +53,9 @@ def _new_format(elements, dtype, named):
 
 
 def _append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=None, kv_format=None, scales=None,
-                   scale_floor="auto"):
+                   scale_floor="auto", **edges):
     _native.append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=kv_scale, kv_format=kv_format, scales=scales,
-                          scale_floor=scale_floor)
+                          scale_floor=scale_floor, **edges)
 
 
 def _convert_cache(kv_cache, dtype, kv_scale=None, new_kv_scale=None, kv_format=None, scales=None, new_kv_format=None,
@@ -103,7 +104,7 @@ def _copy_pages(source, to, pairs):
 
 
 define("append_latent(Tensor latent, Tensor? rope, Tensor slot_mapping, Tensor(a!) kv_cache, Tensor? kv_scale=None, "
-       "str? kv_format=None, str? scales=None, str scale_floor='auto') -> ()", _append_latent, nothing)
+       f"str? kv_format=None, str? scales=None, str scale_floor='auto', *, {TOKEN_EDGES}) -> ()", _append_latent, nothing)
 define("convert_cache(Tensor kv_cache, ScalarType dtype, Tensor? kv_scale=None, Tensor? new_kv_scale=None, "
        "str? kv_format=None, str? scales=None, str? new_kv_format=None, str? new_scales=None, "
        "str scale_floor='auto') -> Tensor", _convert_cache, _convert_cache_fake)
@@ -115,10 +116,10 @@ define("copy_pages(Tensor source, Tensor(a!) to, Tensor pairs) -> ()", _copy_pag
 
 def append_latent(latent: Tensor, rope: Optional[Tensor], slot_mapping: Tensor, kv_cache: Tensor,
                   kv_scale: Optional[Tensor] = None, kv_format: Optional[str] = None, scales: Optional[str] = None,
-                  scale_floor: str = "auto") -> None:
-    """Writes new tokens into a cache; see flashlatent.append_latent()."""
+                  scale_floor: str = "auto", **edges) -> None:
+    """Writes new tokens into a cache, normalised and rotated if `edges` say so; see flashlatent.append_latent()."""
     call(torch.ops.flashlatent.append_latent, latent, rope, slot_mapping, kv_cache, kv_scale, kv_format, scales,
-         scale_floor)
+         scale_floor, **edges)
 
 
 def convert_cache(kv_cache: Tensor, dtype: torch.dtype, kv_scale: Optional[Tensor] = None,

@@ -23,9 +23,7 @@ def insert_compressed(compressor: Any, latent: Optional[torch.Tensor], positions
 def write(latent: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, kv_cache: torch.Tensor,
           slot_mapping: torch.Tensor, ratio: int) -> None:
     """latent (rows, 512), not rotated; a row is a token only where a group of `ratio` positions ends, and is rotated by
-    the group's first position. Rotated columns are rounded to bf16 before they are quantised."""
+    the group's first position."""
     rows = slot_mapping.shape[0]
-    positions = positions[:rows]
-    slots = torch.where((positions + 1) % ratio == 0, slot_mapping, -1)
-    rotated = flashlatent.prepare_queries(latent[:rows, None], positions=positions - positions % ratio, table=table)
-    flashlatent.append_latent(rotated[:, 0], None, slots, kv_cache.unsqueeze(2), kv_format="nvfp4_288", scales="token")
+    flashlatent.append_latent(latent[:rows], None, slot_mapping, kv_cache.unsqueeze(2), kv_format="nvfp4_288", scales="token",
+                              positions=positions[:rows], table=table, ratio=ratio)

@@ -4,11 +4,13 @@
 
 #include "core/formats/formats.h"
 #include "core/message.h"
+#include "core/token_steps.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/ops/by_warps.h"
 #include "cuda/ops/e4m3.h"
 #include "cuda/ops/fp8_584.h"
 #include "cuda/ops/latent_maps.cuh"
+#include "cuda/ops/new_tokens.h"
 #include "cuda/ops/records.h"
 #include "cuda/ops/token.cuh"
 
@@ -108,8 +110,14 @@ bool has_writer(const LatentFormat& format, ScaleFloor floor) {
 
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
-                     const Executor& executor, const ConstTensorView& kv_scale, const CacheFormat& said) {
+                     const Executor& executor, const ConstTensorView& kv_scale, const CacheFormat& said,
+                     const TokenEdges& edges) {
   const LatentFormat& format = format_of(said);
+  if (edges::in_fp32(edges, latent.dtype)) {
+    return append_new_tokens(latent, rope, slot_mapping,
+                             {kv_cache, format, kv_scale, least_exponent(format, said.floor)}, edges,
+                             executor);
+  }
   if (!has_writer(format, said.floor)) {
     return append_records(latent, rope, slot_mapping,
                           {kv_cache, format, kv_scale, least_exponent(format, said.floor)}, executor);

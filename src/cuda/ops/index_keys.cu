@@ -1,4 +1,4 @@
-// Operations on index keys in device memory: append and gather, a warp a key, and the merge of ranks' best.
+// Operations on index keys in device memory: gather, a warp a key, and the merge of ranks' best.
 #include "core/e2m1.h"
 #include "core/index_call.h"
 #include "core/ue8m0.h"
@@ -33,65 +33,6 @@ struct Cache {
 Cache cache_of(const ConstTensorView& view, IndexFormat format, int page_size) {
   return {const_cast<std::uint8_t*>(static_cast<const std::uint8_t*>(view.data)), view.shape[0],
           view.strides[0], page_size, format};
-}
-
-__device__ __forceinline__ float load(const void* data, Dtype dtype, std::int64_t at) {
-  const std::uint16_t bits = static_cast<const std::uint16_t*>(data)[at];
-  return dtype == Dtype::kBF16 ? to_float<__nv_bfloat16>(bits) : to_float<__half>(bits);
-}
-
-/// The largest of `lanes` neighbouring lanes' numbers.
-__device__ __forceinline__ float largest_of(float x, int lanes) {
-  for (int step = 1; step < lanes; step *= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFF, x, step));
-  return x;
-}
-
-__global__ void __launch_bounds__(kThreads)
-    append_kernel(const void* keys, Dtype dtype, std::int64_t key_stride, const void* slots, bool wide,
-                  std::int64_t n, const __grid_constant__ Cache cache) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (i >= n) return;
-  const int lane = threadIdx.x % 32;
-  const std::int64_t slot =
-      wide ? static_cast<const std::int64_t*>(slots)[i] : static_cast<const std::int32_t*>(slots)[i];
-  if (slot < 0 || slot >= cache.pages * cache.page_size) return;
-  const std::int64_t page = slot / cache.page_size, offset = slot % cache.page_size;
-  float x[kOwn], amax = 0;
-  bool finite = true;
-#pragma unroll
-  for (int j = 0; j < kOwn; ++j) {
-    x[j] = load(keys, dtype, i * key_stride + lane * kOwn + j);
-    if (e4m3::is_finite(x[j])) {
-      amax = fmaxf(amax, fabsf(x[j]));
-    } else {
-      finite = false;
-    }
-  }
-  std::uint8_t* data = cache.data(page, offset);
-  std::uint8_t* scales = cache.scales(page, offset);
-  if (cache.format == IndexFormat::kFp8_132) {
-    const int exponent = e4m3::scale_exponent(largest_of(amax, 32), e4m3::kLeastOfAmax);
-    std::uint32_t word = 0;
-#pragma unroll
-    for (int j = 0; j < kOwn; ++j) word |= std::uint32_t{index_keys::encode_fp8(x[j], exponent)} << 8 * j;
-    reinterpret_cast<std::uint32_t*>(data)[lane] = word;
-    if (lane == 0) *reinterpret_cast<float*>(scales) = e4m3::power_of_two(exponent);
-    return;
-  }
-  constexpr int kLanes = index_keys::kGroup / kOwn;
-  const int exponent = index_keys::mxfp4_exponent(largest_of(amax, kLanes));
-  const float inverse = e4m3::power_of_two(-exponent);
-  std::uint32_t nibbles = 0;
-#pragma unroll
-  for (int j = 0; j < kOwn; ++j) {
-    nibbles |= e2m1::encode(e4m3::is_finite(x[j]) ? x[j] * inverse : 0.0F) << 4 * j;
-  }
-  reinterpret_cast<std::uint16_t*>(data)[lane] = static_cast<std::uint16_t>(nibbles);
-  const std::uint32_t all_finite = __ballot_sync(0xFFFFFFFF, finite);
-  if (lane % kLanes == 0) {
-    const bool group_finite = (all_finite >> lane & 0xFFU) == 0xFFU;
-    scales[lane / kLanes] = group_finite ? static_cast<std::uint8_t>(exponent + 127) : 0xFF;
-  }
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -221,19 +162,6 @@ Status blocks_of(std::int64_t warps, LaunchShape& shape) {
 }  // namespace
 
 }  // namespace index_key_ops
-
-Status append_index_keys(const ConstTensorView& keys, const ConstTensorView& slot_mapping,
-                         const TensorView& index_cache, IndexFormat format, int page_size,
-                         const Executor& executor) {
-  using namespace index_key_ops;
-  DeviceGuard guard(executor.device);
-  FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  LaunchShape shape;
-  FLASHLATENT_RETURN_IF_ERROR(blocks_of(slot_mapping.shape[0], shape));
-  return launch(append_kernel, shape, executor, keys.data, keys.dtype, keys.strides[0], slot_mapping.data,
-                slot_mapping.dtype == Dtype::kI64, slot_mapping.shape[0],
-                cache_of(index_cache, format, page_size));
-}
 
 Status gather_index_keys(const ConstTensorView& index_cache, const ConstTensorView& block_table,
                          const ConstTensorView& cu_seqlens, const TensorView& out, IndexFormat format,

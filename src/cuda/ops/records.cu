@@ -292,8 +292,16 @@ Status move_all(const Map& map, const Layout& from, const Layout& to, bool rows,
   return launch_warps<kThreads>(move_kernel<kCopies, Map>, items, executor, map, from, to, rows, items);
 }
 
-/// Tokens of bytes are moved by words of 16 or 8.
-Status check_aligned(const char* name, const RecordCache& cache) {
+/// Is what is read copied?
+bool copies(const RecordCache& from, const RecordCache& to) {
+  return from.format.is_record() && from.format.format == to.format.format;
+}
+
+}  // namespace
+
+}  // namespace record_moves
+
+Status check_record_aligned(const char* name, const RecordCache& cache) {
   if (cache.format.plain()) return {};
   ConstTensorView view = cache.view;
   if (cache.format.apart()) view.strides[1] = view.strides[2] = 0;
@@ -304,20 +312,11 @@ Status check_aligned(const char* name, const RecordCache& cache) {
                           " cache must be multiples of 16 bytes");
 }
 
-/// Is what is read copied?
-bool copies(const RecordCache& from, const RecordCache& to) {
-  return from.format.is_record() && from.format.format == to.format.format;
-}
-
-}  // namespace
-
-}  // namespace record_moves
-
 Status append_records(const ConstTensorView& latent, const ConstTensorView& rope,
                       const ConstTensorView& slot_mapping, const RecordCache& cache,
                       const Executor& executor) {
   using namespace record_moves;
-  FLASHLATENT_RETURN_IF_ERROR(check_aligned("kv_cache", cache));
+  FLASHLATENT_RETURN_IF_ERROR(check_record_aligned("kv_cache", cache));
   const bool has_rope = rope.present() && rope.shape[1] > 0;
   Layout from({latent, kPlainFormat});
   from.latent = static_cast<int>(latent.shape[1]);
@@ -328,8 +327,8 @@ Status append_records(const ConstTensorView& latent, const ConstTensorView& rope
 
 Status convert_records(const RecordCache& from, const RecordCache& to, const Executor& executor) {
   using namespace record_moves;
-  FLASHLATENT_RETURN_IF_ERROR(check_aligned("from", from));
-  FLASHLATENT_RETURN_IF_ERROR(check_aligned("to", to));
+  FLASHLATENT_RETURN_IF_ERROR(check_record_aligned("from", from));
+  FLASHLATENT_RETURN_IF_ERROR(check_record_aligned("to", to));
   const LatentConvert<Records> map{Records(from), Records(to)};
   const std::int64_t tokens = from.view.shape[0] * from.view.shape[1];
   return copies(from, to) ? move_all<true>(map, Layout(from), Layout(to), false, tokens, executor)
@@ -340,7 +339,7 @@ Status gather_records(const RecordCache& cache, const ConstTensorView& block_tab
                       const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                       const TensorView& out, const Executor& executor) {
   using namespace record_moves;
-  FLASHLATENT_RETURN_IF_ERROR(check_aligned("kv_cache", cache));
+  FLASHLATENT_RETURN_IF_ERROR(check_record_aligned("kv_cache", cache));
   const RecordCache rows{out, out.dtype == Dtype::kU8 ? cache.format : kPlainFormat};
   if (!rows.format.plain() && !in_vectors(out, 8)) {
     return invalid_argument("out at ", out.data, " is ", to_string(ConstTensorView(out)),

@@ -17,6 +17,9 @@ struct RecordCache {
   int least_exponent = 0;
 };
 
+/// Tokens of bytes are moved by words of 16 or 8: is the cache aligned to them?
+Status check_record_aligned(const char* name, const RecordCache& cache);
+
 Status append_records(const ConstTensorView& latent, const ConstTensorView& rope,
                       const ConstTensorView& slot_mapping, const RecordCache& cache,
                       const Executor& executor);

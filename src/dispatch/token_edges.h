@@ -1,0 +1,26 @@
+// Checks of what is done to new tokens before they are stored.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "flashlatent/edges.h"
+#include "flashlatent/status.h"
+
+namespace flashlatent {
+
+/// `normed`: the tokens (n, columns) whose columns the norm covers, by its name; `rotated`: those whose last
+/// or first columns are rotated.
+struct NamedRows {
+  const char* name;
+  const ConstTensorView& view;
+};
+Status expect_token_edges(const TokenEdges& edges, const NamedRows& normed, const NamedRows& rotated,
+                          Device device);
+
+/// A rotation's positions, of this shape, and its table, of a multiple of 16 columns up to `columns`, which
+/// `rows` have.
+Status expect_rotation(const Rotation& rotate, const std::vector<std::int64_t>& tokens, const NamedRows& rows,
+                       std::int64_t columns, Device device);
+
+}  // namespace flashlatent

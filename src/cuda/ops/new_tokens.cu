@@ -35,7 +35,7 @@ struct Target {
   int least_exponent;
   bool fp32_scales;
   bool fp16;     // plain
-  bool vectors;  // may words be stored whole?
+  bool vectors;  // may words be stored whole? Records are aligned, whatever the strides of their view
   const float* cache_scale;
 
   explicit Target(const RecordCache& cache)
@@ -53,7 +53,7 @@ struct Target {
         least_exponent(cache.least_exponent),
         fp32_scales(cache.format.scales == ScaleKind::kFp32),
         fp16(cache.view.dtype == Dtype::kF16),
-        vectors(in_vectors(cache.view)),
+        vectors(cache.format.is_record() || in_vectors(cache.view)),
         cache_scale(static_cast<const float*>(cache.scale.data)) {
     if (!cache.format.apart()) return;
     token_stride = cache.format.data_bytes;
@@ -178,7 +178,7 @@ __device__ __forceinline__ void store_of_cache(const Target& target, std::uint8_
 }
 
 /// What engines ask for: no mean, neighbours as pairs, everything aligned to 16 bytes. A kernel of its own
-/// for it has a third of the code.
+/// for it has half of the code and registers.
 bool is_common(const Arguments& args) {
   return args.vectors && args.table_vectors && args.norm_vectors && args.target.vectors &&
          args.steps.bias == nullptr && !args.steps.rotary.halves;

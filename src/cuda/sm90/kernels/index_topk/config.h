@@ -24,6 +24,13 @@ inline constexpr int kMostStages = 6;
 /// Scores of all places of these query tokens are in the workspace at a time.
 inline constexpr std::int64_t kMostScoreBytes = 128LL << 20;
 
+/// Keys that follow one another in a page wherever requests end, a copy each; 0: keys may lie apart.
+FLASHLATENT_FP8_FUNCTION int keys_of_run(const IndexCall& call) {
+  const bool blocks = call.candidates > 0;
+  if (!blocks && call.page_size % 32 == 0) return 32;
+  return call.page_size % 8 == 0 && (!blocks || call.candidate_block % 8 == 0) ? 8 : 0;
+}
+
 /// The shape of a CTA's work.
 struct Shape {
   int head_columns = 64;  ///< Heads of a product: 32 or 64; missing ones have weight 0.

@@ -2,9 +2,11 @@
 // that chooses.
 #include "cuda/cuda_backend.h"
 #include "cuda/host/launch.h"
+#include "cuda/host/tensor_map.h"
 #include "cuda/index_backend.h"
 #include "cuda/sm90/kernels/index_topk/loader.cuh"
-#include "cuda/sm90/kernels/index_topk/scorer.cuh"
+#include "cuda/sm90/kernels/index_topk/scorer_fp8.cuh"
+#include "cuda/sm90/kernels/index_topk/scorer_mxfp4.cuh"
 #include "cuda/sm90/kernels/index_topk/select.cuh"
 
 namespace flashlatent::cuda {
@@ -15,7 +17,7 @@ namespace {
 
 template <int kColumns, IndexFormat kFormat, bool kFp4Query>
 __global__ void __launch_bounds__(kThreads, 2)
-    score_kernel(const __grid_constant__ ScoreArguments arguments) {
+    score_kernel(const __grid_constant__ ScoreArguments arguments, const __grid_constant__ CUtensorMap map) {
   extern __shared__ __align__(1024) std::uint8_t score_shared[];
   const Layout<kFormat, kFp4Query> layout(arguments.shape);
   auto& fixed = *reinterpret_cast<Fixed*>(score_shared + layout.fixed);
@@ -30,9 +32,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   cudaTriggerProgrammaticLaunchCompletion();          // the next launch may take its place in the queue
   const Run run = run_of_cta(arguments, fixed.room);  // its barriers publish those above
   if (threadIdx.x >= kConsumers) {
-    Loader<kFormat>(arguments, run, score_shared + layout.keys, fixed).load();
+    Loader<kFormat>(arguments, map, run, score_shared + layout.keys, fixed).load();
+  } else if constexpr (kFormat == IndexFormat::kFp8_132) {
+    Fp8Scorer<kColumns, kFp4Query>(arguments, score_shared, layout, fixed).score(run);
   } else {
-    Scorer<kColumns, kFormat, kFp4Query>(arguments, score_shared, layout, fixed).score(run);
+    Mxfp4Scorer<kColumns, kFp4Query>(arguments, score_shared, layout, fixed).score(run);
   }
 }
 
@@ -51,7 +55,8 @@ Status prefer_shared_memory(int device) {
 }
 
 template <int kColumns, IndexFormat kFormat, bool kFp4Query>
-Status launch_scores(const ScoreArguments& arguments, int ctas, const Executor& executor) {
+Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int ctas,
+                     const Executor& executor) {
   const Layout<kFormat, kFp4Query> layout(arguments.shape);
   LaunchShape shape;
   shape.blocks = ctas;
@@ -62,32 +67,58 @@ Status launch_scores(const ScoreArguments& arguments, int ctas, const Executor& 
       (allow_shared_memory<score_kernel<kColumns, kFormat, kFp4Query>>(kMostShared, executor.device)));
   FLASHLATENT_RETURN_IF_ERROR(
       (prefer_shared_memory<score_kernel<kColumns, kFormat, kFp4Query>>(executor.device)));
-  return launch(score_kernel<kColumns, kFormat, kFp4Query>, shape, executor, arguments);
+  return launch(score_kernel<kColumns, kFormat, kFp4Query>, shape, executor, arguments, map);
 }
 
 template <int kColumns, IndexFormat kFormat>
-Status launch_scores(const ScoreArguments& arguments, int ctas, const Executor& executor) {
-  return arguments.call.fp4_query ? launch_scores<kColumns, kFormat, true>(arguments, ctas, executor)
-                                  : launch_scores<kColumns, kFormat, false>(arguments, ctas, executor);
+Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int ctas,
+                     const Executor& executor) {
+  return arguments.call.fp4_query ? launch_scores<kColumns, kFormat, true>(arguments, map, ctas, executor)
+                                  : launch_scores<kColumns, kFormat, false>(arguments, map, ctas, executor);
 }
 
 template <int kColumns>
-Status launch_scores(const ScoreArguments& arguments, int ctas, const Executor& executor) {
+Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int ctas,
+                     const Executor& executor) {
   return arguments.call.format == IndexFormat::kFp8_132
-             ? launch_scores<kColumns, IndexFormat::kFp8_132>(arguments, ctas, executor)
-             : launch_scores<kColumns, IndexFormat::kMxfp4_68>(arguments, ctas, executor);
+             ? launch_scores<kColumns, IndexFormat::kFp8_132>(arguments, map, ctas, executor)
+             : launch_scores<kColumns, IndexFormat::kMxfp4_68>(arguments, map, ctas, executor);
 }
 
-template <int kThreads>
+/// Of fp8_132 keys, with boxes of keys_of_run() of them; nothing where none are copied by it.
+Status keys_map(const IndexCall& call, CUtensorMap& map) {
+  const int keys = keys_of_run(call);
+  map = {};
+  if (call.format != IndexFormat::kFp8_132 || keys == 0 || call.pages == 0) return {};
+  ConstTensorView view;
+  view.data = call.index_cache;
+  view.dtype = Dtype::kU8;
+  view.rank = 4;
+  view.shape = {call.pages, call.page_size, 1, index_keys::kDim};
+  view.strides = {call.page_stride, index_keys::kDim, index_keys::kDim, 1};
+  constexpr std::uint32_t kColumns = index_keys::kDim;
+  return box_map("index_cache", view, {3, 1, 2, 0}, {kColumns, static_cast<std::uint32_t>(keys), 1, 1}, 128,
+                 map);
+}
+
+template <bool kTeam>
 Status launch_selection(const SelectArguments& arguments, int rows, const Executor& executor) {
-  LaunchShape shape;
-  shape.blocks = rows;
-  shape.threads = kThreads;
-  shape.shared_bytes = sizeof(SelectShared<kThreads>);
-  shape.overlaps_previous = true;
   FLASHLATENT_RETURN_IF_ERROR(
-      allow_shared_memory<select_kernel<kThreads>>(shape.shared_bytes, executor.device));
-  return launch(select_kernel<kThreads>, shape, executor, arguments);
+      allow_shared_memory<select_kernel<kTeam>>(sizeof(SelectShared), executor.device));
+  FLASHLATENT_RETURN_IF_ERROR(prefer_shared_memory<select_kernel<kTeam>>(executor.device));
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {kTeam ? kSelectTeam : 1U, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(rows * (kTeam ? kSelectTeam : 1));
+  config.blockDim = dim3(kSelectThreads);
+  config.dynamicSmemBytes = sizeof(SelectShared);
+  config.stream = static_cast<cudaStream_t>(executor.stream);
+  config.attrs = attributes;
+  config.numAttrs = kTeam ? 2 : 1;
+  return to_status(cudaLaunchKernelEx(&config, select_kernel<kTeam>, arguments), "cudaLaunchKernelEx");
 }
 
 }  // namespace
@@ -106,6 +137,8 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
   auto* scores = static_cast<std::uint32_t*>(workspace.data);
   const Shape shape = shape_of(call);
   const std::int64_t wave = wave_rows(call);
+  CUtensorMap map;
+  FLASHLATENT_RETURN_IF_ERROR(keys_map(call, map));
   for (std::int64_t first = 0; first < call.rows(); first += wave) {
     const int rows = static_cast<int>(std::min(wave, call.rows() - first));
     const ScoreArguments arguments{call,
@@ -116,11 +149,13 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
                                    rows,
                                    static_cast<int>(groups_of(call, shape))};
     FLASHLATENT_RETURN_IF_ERROR(shape.head_columns == 32
-                                    ? launch_scores<32>(arguments, 2 * processors, executor)
-                                    : launch_scores<64>(arguments, 2 * processors, executor));
+                                    ? launch_scores<32>(arguments, map, 2 * processors, executor)
+                                    : launch_scores<64>(arguments, map, 2 * processors, executor));
     const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first)};
-    FLASHLATENT_RETURN_IF_ERROR(rows <= 2 * processors ? launch_selection<1024>(select, rows, executor)
-                                                       : launch_selection<256>(select, rows, executor));
+    // Few query tokens of long contexts: several CTAs each, as long as each has a multiprocessor.
+    const bool team = rows * kSelectTeam <= processors && call.span > 2 * kUnsampled && call.best_blocks == 0;
+    FLASHLATENT_RETURN_IF_ERROR(team ? launch_selection<true>(select, rows, executor)
+                                     : launch_selection<false>(select, rows, executor));
   }
   return {};
 }

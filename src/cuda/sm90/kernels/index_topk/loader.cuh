@@ -1,4 +1,6 @@
-// The warp that brings keys to shared memory. Keys that follow one another in a page are one bulk copy.
+// The warp that brings keys to shared memory. Keys that follow one another in a page are one copy: fp8_132
+// keys a TMA box, whose rows of 128 bytes are swizzled as wgmma reads them; mxfp4_68 keys, which threads
+// read, a bulk copy.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/smem_layout.cuh"
@@ -40,16 +42,25 @@ __device__ __forceinline__ int most_seen(const IndexCall& call, const Group& gro
 template <IndexFormat kFormat>
 class Loader {
  public:
-  __device__ __forceinline__ Loader(const ScoreArguments& arguments, const Run& run, std::uint8_t* ring,
-                                    Fixed& fixed)
-      : call_(arguments.call), ring_(ring), fixed_(fixed), ahead_(arguments, run), tiles_(run.tiles) {}
+  /// `map`: of fp8_132 keys, with boxes of keys_of_run() keys.
+  __device__ __forceinline__ Loader(const ScoreArguments& arguments, const CUtensorMap& map, const Run& run,
+                                    std::uint8_t* ring, Fixed& fixed)
+      : call_(arguments.call),
+        map_(map),
+        ring_(ring),
+        fixed_(fixed),
+        ahead_(arguments, run),
+        tiles_(run.tiles) {}
 
   __device__ __forceinline__ void load() {
-    // Keys of a run follow one another in a page, wherever requests end.
-    const bool blocks = call_.candidates > 0;
-    if (!blocks && call_.page_size % 32 == 0) return load_runs<32>();
-    if ((!blocks || call_.candidate_block % 8 == 0) && call_.page_size % 8 == 0) return load_runs<8>();
-    load_apart();
+    switch (keys_of_run(call_)) {
+      case 32:
+        return load_runs<32>();
+      case 8:
+        return load_runs<8>();
+      default:
+        return load_apart();
+    }
   }
 
  private:
@@ -97,8 +108,13 @@ class Loader {
     if (there) {
       const std::uint8_t* page = call_.index_cache + key.page * call_.page_stride;
       const int first = lane_ * kRun;
-      ptx::copy_bytes(ring_ + (stage * kTile + first) * kBytes,
-                      page + index_keys::data_offset(kFormat, key.offset), kRun * kBytes, fixed_.full[stage]);
+      std::uint8_t* to = ring_ + (stage * kTile + first) * kBytes;
+      if constexpr (kFormat == IndexFormat::kFp8_132) {
+        ptx::copy_box(to, map_, 0, key.offset, 0, key.page, fixed_.full[stage]);
+      } else {
+        ptx::copy_bytes(to, page + index_keys::data_offset(kFormat, key.offset), kRun * kBytes,
+                        fixed_.full[stage]);
+      }
       ptx::copy_bytes(&fixed_.scales[stage][first],
                       page + index_keys::scale_offset(kFormat, call_.page_size, key.offset),
                       kRun * index_keys::kScaleBytes, fixed_.full[stage]);
@@ -165,32 +181,33 @@ class Loader {
     }
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) copy_32(stage, i, keys[i], exists[i]);
+    for (int i = 0; i < kParts; ++i) {
+      if (exists[i] >> lane_ & 1) copy_key(stage, i * 32 + lane_, keys[i]);
+    }
     __syncwarp();
     ptx::copy_arrive(fixed_.full[stage]);
     if (lane_ == 0) ptx::arrive(fixed_.full[stage]);
   }
 
-  __device__ __forceinline__ void copy_32(int stage, int part, const KeyPlace& mine, std::uint32_t exists) {
-    const bool there = (exists >> lane_ & 1) != 0;
-    const int before_page = __shfl_up_sync(0xFFFFFFFF, mine.page, 1);
-    const int before_offset = __shfl_up_sync(0xFFFFFFFF, mine.offset, 1);
-    const bool goes_on = there && lane_ > 0 && before_page == mine.page && before_offset + 1 == mine.offset;
-    const std::uint32_t ends = ~__ballot_sync(0xFFFFFFFF, goes_on);
-    if (!there) return;
-    const std::uint8_t* page = call_.index_cache + mine.page * call_.page_stride;
-    const int key = part * 32 + lane_;
+  /// A lane's key, swizzled piece by piece where TMA would have swizzled it.
+  __device__ __forceinline__ void copy_key(int stage, int key, const KeyPlace& place) {
+    const std::uint8_t* page = call_.index_cache + place.page * call_.page_stride;
     ptx::copy_4_bytes(ptx::shared_address(&fixed_.scales[stage][key]),
-                      page + index_keys::scale_offset(kFormat, call_.page_size, mine.offset));
-    if (goes_on) return;
-    const std::uint32_t later = lane_ == 31 ? 0 : ends >> (lane_ + 1);
-    const int run_length = later == 0 ? 32 - lane_ : __ffs(static_cast<int>(later));
-    ptx::copy_bytes(ring_ + (stage * kTile + key) * kBytes,
-                    page + index_keys::data_offset(kFormat, mine.offset), run_length * kBytes,
-                    fixed_.full[stage]);
+                      page + index_keys::scale_offset(kFormat, call_.page_size, place.offset));
+    const std::uint8_t* from = page + index_keys::data_offset(kFormat, place.offset);
+    std::uint8_t* to = ring_ + (stage * kTile + key) * kBytes;
+    if constexpr (kFormat == IndexFormat::kFp8_132) {
+#pragma unroll 1
+      for (int unit = 0; unit < kBytes / 16; ++unit) {
+        ptx::copy_bytes(to + (unit ^ (key & 7)) * 16, from + unit * 16, 16, fixed_.full[stage]);
+      }
+    } else {
+      ptx::copy_bytes(to, from, kBytes, fixed_.full[stage]);
+    }
   }
 
   const IndexCall& call_;
+  const CUtensorMap& map_;
   std::uint8_t* ring_;
   Fixed& fixed_;
   Walk ahead_;

@@ -1,8 +1,9 @@
 // A group's queries in shared memory, as the B operand of wgmma, and its weights.
 //
-// A thread of a fragment holds bytes 4 c to 4 c + 3 and 16 + 4 c to 16 + 4 c + 3 of each 32 columns of a key
-// (c = lane % 4). It reads bytes 8 c to 8 c + 7 instead, of e2m1 four bytes, at once. So the columns of a
-// query are permuted in the same way: word w (four columns) of 32 columns lies at word w % 2 * 4 + w / 2.
+// mxfp4_68 keys are multiplied out of registers, where a thread of a fragment holds bytes 4 c to 4 c + 3 and
+// 16 + 4 c to 16 + 4 c + 3 of each 32 columns (c = lane % 4). It reads columns 8 c to 8 c + 7 instead, four
+// bytes, at once. So the columns of a query are permuted in the same way: word w (four columns) of 32 columns
+// lies at word w % 2 * 4 + w / 2.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/smem_layout.cuh"
@@ -82,11 +83,18 @@ __device__ __forceinline__ int weight_place(int head) {
   return head / 16 * 16 + head % 8 / 2 * 4 + head / 8 % 2 * 2 + head % 2;
 }
 
+/// Which four columns lie at word `j` of a head's unit of 16 bytes.
+template <IndexFormat kFormat>
+__device__ __forceinline__ int word_of(int unit, int j) {
+  if constexpr (kFormat == IndexFormat::kFp8_132) return unit * 4 + j;
+  return unit / 2 * 8 + j * 2 + unit % 2;
+}
+
 /// `thread` of kConsumers; a barrier of them must stand before and behind.
 ///
 /// Scales of e2m1 queries become exponents of their elements and factors of weights. A query token with a
 /// head whose scales lie too far apart is `apart`: its elements are without scales, which become `factors`.
-template <bool kFp4Query>
+template <int kColumns, IndexFormat kFormat, bool kFp4Query>
 __device__ void load_queries(const ScoreArguments& arguments, const Group& group, int thread,
                              std::uint8_t* queries, float* weights, float* factors, Fixed& fixed) {
   const IndexCall& call = arguments.call;
@@ -100,23 +108,31 @@ __device__ void load_queries(const ScoreArguments& arguments, const Group& group
     }
     ptx::named_sync(1, kConsumers);
   }
-  for (int i = thread; i < all * 32; i += kConsumers) {
-    const int word = i % 32, head = i / 32 % heads, row = i / 32 / heads;
-    std::uint32_t value = 0;
-    if (head < call.heads) {
-      int exponent = 0;
-      if (kFp4Query && fixed.apart[row] == 0) {
-        const Scales scales = query_scales(call, group, row, head);
-        exponent = (word < 16 ? (word < 8 ? scales.each[0] : scales.each[1])
-                              : (word < 24 ? scales.each[2] : scales.each[3])) -
-                   scales.largest() + kMostExponent;
+  // 16 bytes at a time: unit `unit` of a head has its words word_of(unit, 0 to 3).
+  for (int part = 0; part < group.rows * arguments.shape.head_chunks; ++part) {
+    const int row = part / arguments.shape.head_chunks;
+    const int first_head = (part - row * arguments.shape.head_chunks) * kColumns;
+    const std::uint8_t* of_row = call.q.at(group.request, group.token + row);
+    for (int i = thread; i < kColumns * 8; i += kConsumers) {
+      const int head = first_head + i / 8, unit = i % 8;
+      uint4 value = {};
+      if (head < call.heads) {
+        const auto word = [&](int j) {
+          const int w = word_of<kFormat>(unit, j);
+          int exponent = 0;
+          if (kFp4Query && fixed.apart[row] == 0) {
+            const Scales scales = query_scales(call, group, row, head);
+            exponent = (w < 16 ? (w < 8 ? scales.each[0] : scales.each[1])
+                               : (w < 24 ? scales.each[2] : scales.each[3])) -
+                       scales.largest() + kMostExponent;
+          }
+          return query_word(of_row + head * call.q.inner, w, kFp4Query, exponent);
+        };
+        value = make_uint4(word(0), word(1), word(2), word(3));
       }
-      value = query_word(call.q.at(group.request, group.token + row) + head * call.q.inner, word, kFp4Query,
-                         exponent);
+      auto* to = queries + (part * kColumns + i / 8) * index_keys::kDim + (unit ^ (i / 8 & 7)) * 16;
+      *reinterpret_cast<uint4*>(to) = value;
     }
-    const int unit = word / 8 * 2 + word % 2, within = word % 8 / 2;
-    auto* to = queries + (row * heads + head) * index_keys::kDim + ((unit ^ (head & 7)) * 16 + within * 4);
-    *reinterpret_cast<std::uint32_t*>(to) = value;
   }
   for (int i = thread; i < all; i += kConsumers) {
     const int head = i % heads, row = i / heads;

@@ -1,23 +1,26 @@
-// The best of a query token's scores: a CTA a query token reads them in order and keeps those above a
-// threshold. Where the room is full, and at the end, it finds a higher threshold by bisection: each step
-// counts, so that the time does not depend on how scores lie, and results do not depend on the order of
-// threads.
+// The best of a query token's scores. One CTA or several, a cluster, read them in order, each its part, and
+// keep those above a threshold; the cluster's first CTA gathers what is kept. Where the room is full, and at
+// the end, a higher threshold is found by bisection: each step counts, so that the time does not depend on
+// how scores lie, and results do not depend on the order of threads.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/config.h"
+#include "cuda/sm90/ptx/barrier.cuh"
+#include "cuda/sm90/ptx/remote.cuh"
 
 namespace flashlatent::cuda::indexer {
 
-/// Threads of a CTA: 1,024 are fastest where each multiprocessor has one query token, 256 where it has many.
-template <int kThreads>
-struct SelectShape {
-  static constexpr int kWarps = kThreads / 32;
-  static constexpr int kChunk = 8 * kThreads;                    ///< Scores that are read at a time.
-  static constexpr int kRoom = kThreads == 1024 ? 16384 : 8192;  ///< Scores that are kept.
-  static constexpr int kOwn = kRoom / kThreads;
-  static constexpr int kLeft = 4096;  ///< What a full room is shrunk to, if less is wanted.
-  static_assert(kLeft >= kMaxIndexTopk && kLeft + kChunk <= kRoom);
-};
+/// Two CTAs of a multiprocessor. Steps of a bisection wait for one another, so few warps with many numbers
+/// each are faster than many with few.
+inline constexpr int kSelectThreads = 512, kSelectWarps = kSelectThreads / 32;
+inline constexpr int kFewThreads = 256;  ///< That bisect up to kFewKept numbers.
+inline constexpr int kOwnFew = 16, kFewKept = kFewThreads * kOwnFew;
+inline constexpr int kEachOfChunk = 8, kChunk = kEachOfChunk * kSelectThreads;  ///< Scores read at a time.
+inline constexpr int kOwn = 24, kRoom = kOwn * kSelectThreads;                  ///< Scores that are kept.
+inline constexpr int kLeft = kFewKept;  ///< What a full room is shrunk to, if less is wanted.
+static_assert(kLeft >= kMaxIndexTopk && kLeft + kChunk <= kRoom);
+/// Of more scores than this a sample tells the first threshold.
+inline constexpr int kUnsampled = 2 * kChunk;
 
 struct SelectArguments {
   IndexCall call;
@@ -31,89 +34,231 @@ __device__ __host__ constexpr int padded(int i) {
   return i + i / 16;
 }
 
-template <int kThreads>
-struct SelectShared {
-  static constexpr int kWarps = SelectShape<kThreads>::kWarps, kRoom = SelectShape<kThreads>::kRoom;
-
-  std::uint32_t keys[padded(kRoom)];
-  int places[padded(kRoom)];
-  int sums[2][kWarps], counts[2][kWarps];  ///< In turns: a barrier lies between two uses of one.
-  std::uint32_t least[kWarps], most[kWarps];
+/// What a selection knows: how many are kept, and that all above `above` are.
+struct Kept {
+  int count = 0;
+  std::uint32_t above = kNoToken;
 };
 
-template <int kThreads>
-class Selection {
- public:
-  using Shape = SelectShape<kThreads>;
-  static constexpr int kChunk = Shape::kChunk, kRoom = Shape::kRoom, kOwn = Shape::kOwn,
-                       kWarps = Shape::kWarps;
+struct SelectShared {
+  std::uint32_t keys[padded(kRoom)];
+  int places[padded(kRoom)];
+  int sums[2][kSelectWarps], counts[2][kSelectWarps];  ///< In turns: a barrier lies between two uses of one.
+  std::uint32_t least[kSelectWarps], most[kSelectWarps];
+  Kept kept;      ///< What threads that bisected found, for all.
+  int published;  ///< How many are kept, for the cluster's other CTAs.
+};
 
-  struct State {
-    int kept = 0;
-    std::uint32_t above = kNoToken;
-    int turn = 0;  ///< Of the sums.
-  };
+/// A barrier of the first kUsers threads.
+template <int kUsers>
+__device__ __forceinline__ void sync_users() {
+  ptx::named_sync(1, kUsers);
+}
 
-  __device__ __forceinline__ Selection(SelectShared<kThreads>& shared, int wanted)
-      : shared_(shared), wanted_(wanted) {}
+template <int kUsers>
+__device__ __forceinline__ int sum_of_users(int mine, int* sums) {
+  const int of_warp = __reduce_add_sync(0xFFFFFFFF, mine);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = of_warp;
+  sync_users<kUsers>();
+  const int lane = threadIdx.x % 32;
+  return __reduce_add_sync(0xFFFFFFFF, lane < kUsers / 32 ? sums[lane] : 0);
+}
 
-  /// Keeps those of a thread's `kCount` keys that are above the threshold. Places follow one another from
-  /// `place` on. All threads call it; keys come in the order of threads.
-  template <int kCount>
-  __device__ __forceinline__ void add(const std::uint32_t (&keys)[kCount], int place) {
+/// The sum over users before this one, and over all. `turn` says which sums are free.
+template <int kUsers>
+__device__ __forceinline__ int before_user(SelectShared& shared, int& turn, int mine, int& total) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int inclusive = mine;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xFFFFFFFF, inclusive, step);
+    if (lane >= step) inclusive += other;
+  }
+  turn ^= 1;
+  int* sums = shared.sums[turn];
+  if (lane == 31) sums[warp] = inclusive;
+  sync_users<kUsers>();
+  const int of_warp = lane < kUsers / 32 ? sums[lane] : 0;
+  total = __reduce_add_sync(0xFFFFFFFF, of_warp);
+  return inclusive - mine + __reduce_add_sync(0xFFFFFFFF, lane < warp ? of_warp : 0);
+}
+
+/// More than `low` are above_low numbers, which is `wanted` or more; more than `high` are above_high, fewer.
+struct Interval {
+  std::uint32_t low, high;
+  int above_low, above_high;
+};
+
+/// Bisects until above_low is at most `most`, or nothing is between `low` and `high`. `count` of the users'
+/// keys, `wanted` or more, are no kNoToken.
+template <int kEach, int kUsers>
+__device__ __forceinline__ Interval bisect(SelectShared& shared, const std::uint32_t (&keys)[kEach],
+                                           int count, int wanted, int most) {
+  constexpr int kWarps = kUsers / 32;
+  std::uint32_t least = 0xFFFFFFFFU, largest = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    largest = max(largest, keys[i]);
+    if (keys[i] != kNoToken) least = min(least, keys[i]);
+  }
+  least = __reduce_min_sync(0xFFFFFFFF, least);
+  largest = __reduce_max_sync(0xFFFFFFFF, largest);
+  if (threadIdx.x % 32 == 0) {
+    shared.least[threadIdx.x / 32] = least;
+    shared.most[threadIdx.x / 32] = largest;
+  }
+  sync_users<kUsers>();
+  const int warp = static_cast<int>(threadIdx.x % 32) % kWarps;
+  Interval x = {__reduce_min_sync(0xFFFFFFFF, shared.least[warp]) - 1,
+                __reduce_max_sync(0xFFFFFFFF, shared.most[warp]), count, 0};
+  for (int turn = 0; x.above_low > most && x.high - x.low > 1; turn ^= 1) {
+    const std::uint32_t middle = x.low + (x.high - x.low) / 2;
     int mine = 0;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) mine += keys[i] > state_.above;
-    int total;
-    int at = state_.kept + before_me(shared_, state_.turn, mine, total);
+    for (int i = 0; i < kEach; ++i) mine += keys[i] > middle;
+    const int above = sum_of_users<kUsers>(mine, shared.counts[turn]);
+    if (above >= wanted) {
+      x.low = middle;
+      x.above_low = above;
+    } else {
+      x.high = middle;
+      x.above_high = above;
+    }
+  }
+  return x;
+}
+
+/// Leaves between `wanted` and `most` of the kept, the best ones; with many equal ones exactly `wanted`. All
+/// threads call it behind a barrier, with more than `most` and at most kEach * kUsers kept; the result is in
+/// shared.kept.
+template <int kEach, int kUsers>
+__device__ __noinline__ void shrink(SelectShared& shared, int kept, int wanted, int most) {
+  if (threadIdx.x < kUsers) {
+    std::uint32_t keys[kEach];
+    int places[kEach];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (keys[i] <= state_.above) continue;
-      shared_.keys[padded(at)] = keys[i];
-      shared_.places[padded(at)] = place + i;
+    for (int i = 0; i < kEach; ++i) {
+      const int at = threadIdx.x * kEach + i;
+      keys[i] = at < kept ? shared.keys[padded(at)] : kNoToken;
+      places[i] = at < kept ? shared.places[padded(at)] : 0;
+    }
+    const Interval found = bisect<kEach, kUsers>(shared, keys, kept, wanted, most);
+    // If the interval is empty, those equal to `high` are too many: the first ones are left.
+    const bool ties = found.above_low > most;
+    const std::uint32_t above = ties ? found.high : found.low;
+    int tied = 0, better = 0, total, turn = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      better += keys[i] > above;
+      tied += ties && keys[i] == above;
+    }
+    int ties_before = 0;
+    if (ties) ties_before = before_user<kUsers>(shared, turn, tied, total);
+    const int left = wanted - found.above_high;
+    const int taken = ties ? min(max(left - ties_before, 0), tied) : 0;
+    int at = before_user<kUsers>(shared, turn, better + taken, total);
+    int ties_left = taken;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const bool tie = ties && keys[i] == above && ties_left > 0;
+      ties_left -= tie;
+      if (keys[i] <= above && !tie) continue;
+      shared.keys[padded(at)] = keys[i];
+      shared.places[padded(at)] = places[i];
       ++at;
     }
-    state_.kept += total;
-    if (state_.kept > kRoom - kCount * kThreads) {
-      __syncthreads();
-      state_ = shrink<kOwn>(shared_, state_, wanted_, max(wanted_, Shape::kLeft));
+    if (threadIdx.x == 0) shared.kept = {total, above};
+  }
+  __syncthreads();
+}
+
+/// The best numbers of a sequence that is added piece by piece. All threads of the CTA call its functions.
+class Selection {
+ public:
+  __device__ __forceinline__ Selection(SelectShared& shared, int wanted) : shared_(shared), wanted_(wanted) {}
+
+  /// Keeps those of a chunk's keys that are above the threshold. Key i of a thread has place place_of(i) of
+  /// the chunk, counted from `first`.
+  __device__ __forceinline__ void add(const std::uint32_t (&keys)[kEachOfChunk], int first) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    unsigned chosen[kEachOfChunk];
+    int of_warp = 0;
+#pragma unroll
+    for (int i = 0; i < kEachOfChunk; ++i) {
+      chosen[i] = __ballot_sync(0xFFFFFFFF, keys[i] > kept_.above);
+      of_warp += __popc(chosen[i]);
     }
+    turn_ ^= 1;
+    int* sums = shared_.sums[turn_];
+    if (lane == 0) sums[warp] = of_warp;
+    __syncthreads();
+    const int other = lane < kSelectWarps ? sums[lane] : 0;
+    const int total = __reduce_add_sync(0xFFFFFFFF, other);
+    int at = kept_.count + __reduce_add_sync(0xFFFFFFFF, lane < warp ? other : 0);
+#pragma unroll
+    for (int i = 0; i < kEachOfChunk; ++i) {
+      if (chosen[i] == 0) continue;
+      if (keys[i] > kept_.above) {
+        const int mine = padded(at + __popc(chosen[i] & ((1U << lane) - 1)));
+        shared_.keys[mine] = keys[i];
+        shared_.places[mine] = first + place_of(i);
+      }
+      at += __popc(chosen[i]);
+    }
+    kept_.count += total;
+    if (kept_.count > kRoom - kChunk) {
+      __syncthreads();
+      shrink_to(max(wanted_, kLeft));
+    }
+  }
+  /// A warp has neighbours, so that it reads whole lines and keeps their order by votes.
+  __device__ __forceinline__ static int place_of(int i) {
+    return static_cast<int>(threadIdx.x / 32 * 32 * kEachOfChunk + i * 32 + threadIdx.x % 32);
   }
 
   /// Raises the threshold to that of a sample, in which `wanted` numbers or some more are above it. Call it
-  /// first.
-  template <int kCount>
-  __device__ __forceinline__ void sample(const std::uint32_t (&keys)[kCount], int wanted) {
-    int mine = 0;
+  /// first. The sample is that of the first kFewThreads threads.
+  __device__ __forceinline__ void sample(const std::uint32_t (&keys)[kOwnFew], int wanted) {
+    if (threadIdx.x < kFewThreads) {
+      int mine = 0;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) mine += keys[i] != kNoToken;
-    const int count = sum(mine, shared_.counts[1]);
-    if (count > wanted) state_.above = bisect(shared_, keys, count, wanted, wanted + wanted / 8).low;
+      for (int i = 0; i < kOwnFew; ++i) mine += keys[i] != kNoToken;
+      const int count = sum_of_users<kFewThreads>(mine, shared_.counts[1]);
+      std::uint32_t above = kNoToken;
+      if (count > wanted) {
+        above = bisect<kOwnFew, kFewThreads>(shared_, keys, count, wanted, wanted + wanted / 8).low;
+      }
+      if (threadIdx.x == 0) shared_.kept.above = above;
+    }
+    __syncthreads();
+    kept_.above = shared_.kept.above;
   }
   __device__ __forceinline__ int kept() const {
-    return state_.kept;
+    return kept_.count;
   }
   __device__ __forceinline__ void start_again() {
-    state_.kept = 0;
-    state_.above = kNoToken;
+    kept_ = {};
     __syncthreads();
+  }
+  /// Leaves at most `most`, and says how many they are to the cluster's other CTAs, which may read them
+  /// behind a barrier of the cluster.
+  __device__ __forceinline__ void publish(int most) {
+    if (kept_.count > most) {
+      __syncthreads();
+      shrink_to(max(wanted_, most));
+    }
+    if (threadIdx.x == 0) shared_.published = kept_.count;
+  }
+  /// `count` more are in their places.
+  __device__ __forceinline__ void take(int count) {
+    kept_.count += count;
   }
 
   /// Leaves the `wanted` best, or all if there are no more; returns how many. They are in order.
   __device__ __forceinline__ int finish() {
     __syncthreads();
-    // Bisection takes as many steps for few as for many; the steps are shorter.
-    if (state_.kept > wanted_) {
-      if (state_.kept <= kRoom / 4) {
-        state_ = shrink<kOwn / 4>(shared_, state_, wanted_, wanted_);
-      } else if (state_.kept <= kRoom / 2) {
-        state_ = shrink<kOwn / 2>(shared_, state_, wanted_, wanted_);
-      } else {
-        state_ = shrink<kOwn>(shared_, state_, wanted_, wanted_);
-      }
-    }
-    __syncthreads();
-    return state_.kept;
+    if (kept_.count > wanted_) shrink_to(wanted_);
+    return kept_.count;
   }
   __device__ __forceinline__ std::uint32_t key(int i) const {
     return shared_.keys[padded(i)];
@@ -123,205 +268,152 @@ class Selection {
   }
 
  private:
-  /// The sum over threads before this one, and over all.
-  __device__ __forceinline__ static int before_me(SelectShared<kThreads>& shared, int& turn, int mine,
-                                                  int& total) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int inclusive = mine;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(0xFFFFFFFF, inclusive, step);
-      if (lane >= step) inclusive += other;
+  __device__ __forceinline__ void shrink_to(int most) {
+    if (kept_.count <= kFewKept) {
+      shrink<kOwnFew, kFewThreads>(shared_, kept_.count, wanted_, most);
+    } else {
+      shrink<kOwn, kSelectThreads>(shared_, kept_.count, wanted_, most);
     }
-    turn ^= 1;
-    int* sums = shared.sums[turn];
-    if (lane == 31) sums[warp] = inclusive;
-    __syncthreads();
-    const int of_warp = lane < kWarps ? sums[lane] : 0;
-    total = __reduce_add_sync(0xFFFFFFFF, of_warp);
-    return inclusive - mine + __reduce_add_sync(0xFFFFFFFF, lane < warp ? of_warp : 0);
-  }
-  __device__ __forceinline__ static int sum(int mine, int* sums) {
-    const int of_warp = __reduce_add_sync(0xFFFFFFFF, mine);
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = of_warp;
-    __syncthreads();
-    const int lane = threadIdx.x % 32;
-    return __reduce_add_sync(0xFFFFFFFF, lane < kWarps ? sums[lane] : 0);
+    kept_ = shared_.kept;
   }
 
-  /// More than `low` are above_low numbers, which is `wanted` or more; more than `high` are above_high,
-  /// fewer.
-  struct Interval {
-    std::uint32_t low, high;
-    int above_low, above_high;
-  };
-
-  /// Bisects until above_low is at most `most`, or nothing is between `low` and `high`. `count` of the
-  /// threads' keys, `wanted` or more, are no kNoToken.
-  template <int kEach>
-  __device__ __forceinline__ static Interval bisect(SelectShared<kThreads>& shared,
-                                                    const std::uint32_t (&keys)[kEach], int count, int wanted,
-                                                    int most) {
-    std::uint32_t least = 0xFFFFFFFFU, largest = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      largest = max(largest, keys[i]);
-      if (keys[i] != kNoToken) least = min(least, keys[i]);
-    }
-    least = __reduce_min_sync(0xFFFFFFFF, least);
-    largest = __reduce_max_sync(0xFFFFFFFF, largest);
-    if (threadIdx.x % 32 == 0) {
-      shared.least[threadIdx.x / 32] = least;
-      shared.most[threadIdx.x / 32] = largest;
-    }
-    __syncthreads();
-    const int warp = static_cast<int>(threadIdx.x % 32) % kWarps;
-    Interval x = {__reduce_min_sync(0xFFFFFFFF, shared.least[warp]) - 1,
-                  __reduce_max_sync(0xFFFFFFFF, shared.most[warp]), count, 0};
-    for (int turn = 0; x.above_low > most && x.high - x.low > 1; turn ^= 1) {
-      const std::uint32_t middle = x.low + (x.high - x.low) / 2;
-      int mine = 0;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) mine += keys[i] > middle;
-      const int above = sum(mine, shared.counts[turn]);
-      if (above >= wanted) {
-        x.low = middle;
-        x.above_low = above;
-      } else {
-        x.high = middle;
-        x.above_high = above;
-      }
-    }
-    return x;
-  }
-
-  /// Leaves between `wanted` and `most` of the kept, the best ones; with many equal ones exactly `wanted`.
-  /// Call behind a barrier, with more than `most` kept, at most kEach a thread.
-  template <int kEach>
-  __device__ __noinline__ static State shrink(SelectShared<kThreads>& shared, State state, int wanted,
-                                              int most) {
-    std::uint32_t keys[kEach];
-    int places[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int at = threadIdx.x * kEach + i;
-      keys[i] = at < state.kept ? shared.keys[padded(at)] : kNoToken;
-      places[i] = at < state.kept ? shared.places[padded(at)] : 0;
-    }
-    const Interval found = bisect(shared, keys, state.kept, wanted, most);
-    const std::uint32_t low = found.low, high = found.high;
-    const int above_low = found.above_low, above_high = found.above_high;
-    // If the interval is empty, those equal to `high` are too many: the first ones are left.
-    const bool ties = above_low > most;
-    state.above = ties ? high : low;
-    int tied = 0, better = 0, total;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      better += keys[i] > state.above;
-      tied += ties && keys[i] == state.above;
-    }
-    int ties_before = 0;
-    if (ties) ties_before = before_me(shared, state.turn, tied, total);
-    const int left = wanted - above_high;
-    const int taken = ties ? min(max(left - ties_before, 0), tied) : 0;
-    int at = before_me(shared, state.turn, better + taken, total);
-    int ties_left = taken;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const bool tie = ties && keys[i] == state.above && ties_left > 0;
-      ties_left -= tie;
-      if (keys[i] <= state.above && !tie) continue;
-      shared.keys[padded(at)] = keys[i];
-      shared.places[padded(at)] = places[i];
-      ++at;
-    }
-    state.kept = total;
-    __syncthreads();
-    return state;
-  }
-
-  SelectShared<kThreads>& shared_;
+  SelectShared& shared_;
   const int wanted_;
-  State state_;
+  Kept kept_;
+  int turn_ = 0;
 };
 
-/// Adds `count` keys, which key(i) gives, in order.
-template <int kEach, int kThreads, class Key>
-__device__ __forceinline__ void add_all(Selection<kThreads>& selection, int count, Key key) {
-  for (int first = 0; first < count; first += kEach * kThreads) {
-    const int place = first + static_cast<int>(threadIdx.x) * kEach;
-    std::uint32_t keys[kEach];
+/// Adds the keys of places [begin, end), which key(place) gives.
+template <class Key>
+__device__ __forceinline__ void add_all(Selection& selection, int begin, int end, Key key) {
+  const auto read = [&](std::uint32_t(&keys)[kEachOfChunk], int first) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) keys[i] = place + i < count ? key(place + i) : kNoToken;
-    selection.add(keys, place);
+    for (int i = 0; i < kEachOfChunk; ++i) {
+      const int place = first + Selection::place_of(i);
+      keys[i] = place < end ? key(place) : kNoToken;
+    }
+  };
+  // The next chunk's keys are on their way while this one's are looked at.
+  std::uint32_t keys[kEachOfChunk], next[kEachOfChunk];
+  read(next, begin);
+  for (int first = begin; first < end; first += kChunk) {
+#pragma unroll
+    for (int i = 0; i < kEachOfChunk; ++i) keys[i] = next[i];
+    read(next, first + kChunk);
+    selection.add(keys, first);
   }
 }
 
-struct Eight {
-  std::uint32_t keys[8];
-};
-/// Eight scores from `place` on; kNoToken behind `places`. Scores are aligned, and have room for whole tiles.
-__device__ __forceinline__ Eight eight_scores(const std::uint32_t* scores, int place, int places) {
-  uint4 low = {}, high = {};
-  if (place < places) low = *reinterpret_cast<const uint4*>(scores + place);
-  if (place + 4 < places) high = *reinterpret_cast<const uint4*>(scores + place + 4);
-  Eight eight{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-  for (int i = 0; i < 8; ++i) eight.keys[i] = place + i < places ? eight.keys[i] : kNoToken;
-  return eight;
-}
-
-template <int kThreads>
-__device__ __forceinline__ void add_scores(Selection<kThreads>& selection, const std::uint32_t* scores,
-                                           int places) {
-  constexpr int kChunk = SelectShape<kThreads>::kChunk;
-  // The scores of the next chunk are on their way while this one's are looked at.
-  Eight next = eight_scores(scores, threadIdx.x * 8, places);
-  for (int first = 0; first < places; first += kChunk) {
-    const int place = first + static_cast<int>(threadIdx.x) * 8;
-    const Eight keys = next;
-    next = eight_scores(scores, place + kChunk, places);
-    selection.add(keys.keys, place);
-  }
-}
-
-/// Many scores: a threshold that about twice the wanted ones are above, by a sample of kChunk in groups
-/// of four. What is above it mostly fits in the room.
-template <int kThreads>
-__device__ __forceinline__ void sample_scores(Selection<kThreads>& selection, const std::uint32_t* scores,
-                                              int places, int wanted) {
-  constexpr int kChunk = SelectShape<kThreads>::kChunk, kGroups = kChunk / 4;
+/// Many scores: a threshold that more than the wanted ones are above, by a sample of kFewKept in groups of
+/// four. What is above it mostly needs no shrinking before the end.
+__device__ __forceinline__ void sample_scores(Selection& selection, const std::uint32_t* scores, int places,
+                                              int wanted) {
+  constexpr int kGroups = kFewKept / 4;
   const int step = places / kGroups / 4 * 4;
-  Eight keys;
+  std::uint32_t keys[kOwnFew] = {};
+  if (threadIdx.x < kFewThreads) {
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int group = i * kThreads + static_cast<int>(threadIdx.x);
-    const uint4 four = *reinterpret_cast<const uint4*>(scores + std::int64_t{group} * step);
-    keys.keys[4 * i] = four.x;
-    keys.keys[4 * i + 1] = four.y;
-    keys.keys[4 * i + 2] = four.z;
-    keys.keys[4 * i + 3] = four.w;
+    for (int i = 0; i < kOwnFew / 4; ++i) {
+      const int group = i * kFewThreads + static_cast<int>(threadIdx.x);
+      const uint4 four = *reinterpret_cast<const uint4*>(scores + std::int64_t{group} * step);
+      keys[4 * i] = four.x;
+      keys[4 * i + 1] = four.y;
+      keys[4 * i + 2] = four.z;
+      keys[4 * i + 3] = four.w;
+    }
   }
-  selection.sample(keys.keys, static_cast<int>(std::int64_t{2} * wanted * kChunk / places) + 32);
+  const std::int64_t expected = std::int64_t{wanted} * kFewKept / places;  // wanted ones in the sample
+  selection.sample(keys, static_cast<int>(expected + expected / 2) + 16);
 }
 
-template <int kThreads>
-__device__ void choose_tokens(const SelectArguments& arguments, const IndexRow& row, int places,
-                              const std::uint32_t* scores, SelectShared<kThreads>& shared) {
-  const IndexCall& call = arguments.call;
-  Selection<kThreads> selection(shared, call.topk);
-  const bool sampled = places > SelectShape<kThreads>::kRoom;
-  if (sampled) sample_scores(selection, scores, places, call.topk);
-  add_scores(selection, scores, places);
-  if (sampled && selection.kept() < call.topk) {  // the sample was not like the rest
-    selection.start_again();
-    add_scores(selection, scores, places);
+/// A CTA's part of a query token's places.
+struct Part {
+  int begin, end;
+};
+__device__ __forceinline__ Part part_of(int places, int rank, int ctas) {
+  const int chunks = (places + kChunk - 1) / kChunk, each = (chunks + ctas - 1) / ctas * kChunk;
+  const int begin = min(rank * each, places);
+  return {begin, min(begin + each, places)};
+}
+
+/// CTAs of a cluster that chooses for one query token. What each keeps at most leaves room for all in the
+/// first.
+inline constexpr int kSelectTeam = 4;
+inline constexpr int kMostPublished = kRoom / kSelectTeam;
+static_assert(kMostPublished >= kMaxIndexTopk);
+
+/// How many each CTA of the cluster has kept.
+struct TeamCounts {
+  int of_cta[kSelectTeam];
+
+  /// Call it behind a barrier of the cluster.
+  __device__ __forceinline__ explicit TeamCounts(const SelectShared& shared) {
+#pragma unroll
+    for (int cta = 0; cta < kSelectTeam; ++cta) {
+      of_cta[cta] = static_cast<int>(ptx::load_from(ptx::address_in(cta, &shared.published)));
+    }
   }
-  const int chosen = selection.finish();
+  __device__ __forceinline__ int total() const {
+    int sum = 0;
+#pragma unroll
+    for (int count : of_cta) sum += count;
+    return sum;
+  }
+};
+
+/// The first CTA takes what the others have kept, in order.
+__device__ __forceinline__ void gather(Selection& selection, SelectShared& shared, const TeamCounts& counts) {
+  int begin = counts.of_cta[0];
+#pragma unroll
+  for (int cta = 1; cta < kSelectTeam; ++cta) {
+    for (int i = static_cast<int>(threadIdx.x); i < counts.of_cta[cta]; i += kSelectThreads) {
+      const int from = padded(i), to = padded(begin + i);
+      shared.keys[to] = ptx::load_from(ptx::address_in(cta, &shared.keys[from]));
+      shared.places[to] = static_cast<int>(ptx::load_from(ptx::address_in(cta, &shared.places[from])));
+    }
+    begin += counts.of_cta[cta];
+  }
+  selection.take(begin - counts.of_cta[0]);
+}
+
+/// Keeps the best of a query token's scores: in this CTA, or with kTeam in the cluster's first one.
+template <bool kTeam>
+__device__ __forceinline__ void keep_best(Selection& selection, SelectShared& shared,
+                                          const std::uint32_t* scores, int places, int wanted) {
+  const int rank = kTeam ? static_cast<int>(ptx::rank_in_cluster()) : 0;
+  const Part part = part_of(places, rank, kTeam ? kSelectTeam : 1);
+  const auto add = [&] {
+    add_all(selection, part.begin, part.end, [&](int place) { return scores[place]; });
+  };
+  const bool sampled = places > kUnsampled;
+  if (sampled) sample_scores(selection, scores, places, wanted);
+  add();
+  if constexpr (kTeam) {
+    selection.publish(kMostPublished);
+    ptx::cluster_sync();
+    TeamCounts counts(shared);
+    if (sampled && counts.total() < wanted) {  // the sample was not like the rest
+      ptx::cluster_sync();
+      selection.start_again();
+      add();
+      selection.publish(kMostPublished);
+      ptx::cluster_sync();
+      counts = TeamCounts(shared);
+    }
+    if (rank == 0) gather(selection, shared, counts);
+  } else if (sampled && selection.kept() < wanted) {
+    selection.start_again();
+    add();
+  }
+}
+
+/// Writes a query token's chosen ones.
+__device__ __forceinline__ void write_chosen(const IndexCall& call, const IndexRow& row,
+                                             const Selection& selection, int chosen) {
   std::int32_t* indices = call.indices.at(row.request, row.token);
   float* chosen_scores = call.scores.data == nullptr ? nullptr : call.scores.at(row.request, row.token);
   const std::int32_t* blocks = call.candidates > 0 ? call.blocks.at(row.request, row.token) : nullptr;
-  for (int i = threadIdx.x; i < call.topk; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < call.topk; i += kSelectThreads) {
     std::int32_t result = -1;
     if (i < chosen)
       result = call.result(row.request, static_cast<int>(call.position(blocks, selection.place(i))));
@@ -331,27 +423,31 @@ __device__ void choose_tokens(const SelectArguments& arguments, const IndexRow& 
   if (threadIdx.x == 0 && call.counts.data != nullptr) *call.counts.at(row.request, row.token) = chosen;
 }
 
-template <int kThreads>
-__device__ void choose_blocks(const SelectArguments& arguments, const IndexRow& row, int places,
-                              const std::uint32_t* scores, SelectShared<kThreads>& shared) {
-  const IndexCall& call = arguments.call;
-  const int size = call.candidate_block, blocks = (places + size - 1) / size;
-  // The newest token that exists: mostly the last one.
+/// The newest token that exists, mostly the last one; -1: there is none.
+__device__ __forceinline__ int newest_token(const std::uint32_t* scores, int places, SelectShared& shared) {
   int newest = -1;
-  for (int end = places; end > 0 && newest < 0; end -= kThreads) {
+  for (int end = places; end > 0 && newest < 0; end -= kSelectThreads) {
     const int place = end - 1 - static_cast<int>(threadIdx.x);
     const int mine = place >= 0 && scores[place] != kNoToken ? place : -1;
     const int of_warp = __reduce_max_sync(0xFFFFFFFF, mine);
     __syncthreads();
     if (threadIdx.x % 32 == 0) shared.most[threadIdx.x / 32] = static_cast<std::uint32_t>(of_warp + 1);
     __syncthreads();
-    newest = static_cast<int>(__reduce_max_sync(
-                 0xFFFFFFFF, shared.most[threadIdx.x % 32 % SelectShape<kThreads>::kWarps])) -
-             1;
+    const std::uint32_t best = shared.most[threadIdx.x % 32 % kSelectWarps];
+    newest = static_cast<int>(__reduce_max_sync(0xFFFFFFFF, best)) - 1;
   }
+  return newest;
+}
+
+/// The blocks whose largest scores are the best; the newest one is always among them.
+__device__ void choose_blocks(const SelectArguments& arguments, const IndexRow& row, int places,
+                              const std::uint32_t* scores, SelectShared& shared) {
+  const IndexCall& call = arguments.call;
+  const int size = call.candidate_block, blocks = (places + size - 1) / size;
+  const int newest = newest_token(scores, places, shared);
   const int newest_block = newest < 0 ? -1 : newest / size;
-  Selection<kThreads> selection(shared, call.best_blocks);
-  add_all<1>(selection, blocks, [&](int block) {
+  Selection selection(shared, call.best_blocks);
+  add_all(selection, 0, blocks, [&](int block) {
     if (block == newest_block) return 0xFFFFFFFFU;
     const int begin = block * size, end = min(begin + size, places);
     std::uint32_t best = kNoToken;
@@ -360,39 +456,48 @@ __device__ void choose_blocks(const SelectArguments& arguments, const IndexRow& 
   });
   const int chosen = selection.finish();
   std::int32_t* best = call.best.at(row.request, row.token);
-  for (int i = threadIdx.x; i < call.best_blocks; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < call.best_blocks; i += kSelectThreads) {
     best[i] = i < chosen ? selection.place(i) : -1;
   }
 }
 
-template <int kThreads>
-__device__ void write_all_scores(const IndexCall& call, const IndexRow& row, int places,
-                                 const std::uint32_t* scores) {
+__device__ __forceinline__ void write_all_scores(const IndexCall& call, const IndexRow& row, int places,
+                                                 const std::uint32_t* scores) {
   float* all = call.all_scores.at(row.request, row.token);
-  for (int i = threadIdx.x; i < call.span; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < call.span; i += kSelectThreads) {
     all[i] = score_of(i < places ? scores[i] : kNoToken);
   }
 }
 
-template <int kThreads>
-__global__ void __launch_bounds__(kThreads, kThreads == 1024 ? 1 : 3)
+/// A CTA a query token; with kTeam a cluster.
+template <bool kTeam>
+__global__ void __launch_bounds__(kSelectThreads, kTeam ? 1 : 2)
     select_kernel(const __grid_constant__ SelectArguments arguments) {
   extern __shared__ __align__(16) std::uint8_t select_shared[];
-  auto& shared = *reinterpret_cast<SelectShared<kThreads>*>(select_shared);
+  auto& shared = *reinterpret_cast<SelectShared*>(select_shared);
   const IndexCall& call = arguments.call;
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
-  const IndexRow row = row_of(call, arguments.first_row + static_cast<int>(blockIdx.x));
+  const int number = static_cast<int>(blockIdx.x) / (kTeam ? kSelectTeam : 1);
+  const bool first = !kTeam || ptx::rank_in_cluster() == 0;
+  const IndexRow row = row_of(call, arguments.first_row + number);
   int places = 0;
   if (row.count > 0) {
     places = call.candidates > 0 ? call.span : call.visible(row.request, row.token, row.own, row.count);
   }
-  const std::uint32_t* scores = arguments.scores + blockIdx.x * arguments.score_stride;
-  if (call.all_scores.data != nullptr) write_all_scores<kThreads>(call, row, places, scores);
-  choose_tokens(arguments, row, places, scores, shared);
-  if (call.best_blocks == 0) return;
-  __syncthreads();
-  choose_blocks(arguments, row, places, scores, shared);
+  const std::uint32_t* scores = arguments.scores + number * arguments.score_stride;
+  if (first && call.all_scores.data != nullptr) write_all_scores(call, row, places, scores);
+  Selection selection(shared, call.topk);
+  keep_best<kTeam>(selection, shared, scores, places, call.topk);
+  if (first) {
+    const int chosen = selection.finish();
+    write_chosen(call, row, selection, chosen);
+    if (call.best_blocks > 0) {
+      __syncthreads();
+      choose_blocks(arguments, row, places, scores, shared);
+    }
+  }
+  if constexpr (kTeam) ptx::cluster_sync();  // the first CTA has read what the others have
 }
 
 }  // namespace flashlatent::cuda::indexer

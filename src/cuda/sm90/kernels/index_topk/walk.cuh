@@ -134,8 +134,14 @@ class Walk {
   __device__ __forceinline__ const Group& group() const { return group_; }
   __device__ __forceinline__ int number() const { return number_; }
   __device__ __forceinline__ int first_place() const { return tile_ * kTile; }
-  __device__ __forceinline__ void next() {
-    if (--left_ == 0 || ++tile_ < tiles_) return;
+  /// Tiles from here on that are of this group.
+  __device__ __forceinline__ int tiles_here() const { return min(left_, tiles_ - tile_); }
+  __device__ __forceinline__ void next() { skip(1); }
+  /// `count`: up to tiles_here().
+  __device__ __forceinline__ void skip(int count) {
+    left_ -= count;
+    tile_ += count;
+    if (left_ == 0 || tile_ < tiles_) return;
     tile_ = 0;
     do {
       ++number_;

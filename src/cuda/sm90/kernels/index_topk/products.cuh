@@ -1,0 +1,87 @@
+// What scorers do with products: weighted sums over heads; products of a warp alone, for scales that lie far
+// apart.
+#pragma once
+
+#include "cuda/sm90/kernels/index_topk/queries.cuh"
+#include "cuda/sm90/ptx/maximum.cuh"
+#include "cuda/sm90/ptx/mma.cuh"
+
+namespace flashlatent::cuda::indexer {
+
+/// A thread's part of 64 keys: rows r and r + 8 of its warp's 16 (r = lane / 4), for each 32 columns a
+/// fragment.
+struct Keys {
+  std::uint32_t fragments[index_keys::kGroups][4];
+};
+
+/// relu that keeps NaN.
+__device__ __forceinline__ float relu(float x) {
+  return ptx::max_with_nan(x, 0);
+}
+
+/// Weighted sums over heads of two rows. Each is in two parts, so that half as many additions follow one
+/// another.
+struct Totals {
+  float first[2] = {0, 0}, second[2] = {0, 0};
+};
+
+/// Adds kColumns heads, whose weights lie as weight_place() says.
+template <int kColumns>
+__device__ __forceinline__ void add_heads(Totals& totals, const float (&dots)[kColumns / 2],
+                                          const float* weights, int lane) {
+#pragma unroll
+  for (int j = 0; j < kColumns / 16; ++j) {
+    const float4 w = *reinterpret_cast<const float4*>(weights + j * 16 + lane % 4 * 4);
+    const float(&x)[kColumns / 2] = dots;
+    totals.first[0] = fmaf(w.x, relu(x[8 * j]), totals.first[0]);
+    totals.first[1] = fmaf(w.y, relu(x[8 * j + 1]), totals.first[1]);
+    totals.second[0] = fmaf(w.x, relu(x[8 * j + 2]), totals.second[0]);
+    totals.second[1] = fmaf(w.y, relu(x[8 * j + 3]), totals.second[1]);
+    totals.first[0] = fmaf(w.z, relu(x[8 * j + 4]), totals.first[0]);
+    totals.first[1] = fmaf(w.w, relu(x[8 * j + 5]), totals.first[1]);
+    totals.second[0] = fmaf(w.z, relu(x[8 * j + 6]), totals.second[0]);
+    totals.second[1] = fmaf(w.w, relu(x[8 * j + 7]), totals.second[1]);
+  }
+}
+
+/// Scales that lie far apart, of keys or of a query token, take a factor for each 32 columns. Such products
+/// are a warp's own, eight heads at a time: beside those of a warpgroup registers would not suffice.
+inline constexpr int kRareHeads = 8;
+
+/// dots += q . k, times a factor for each of the two rows. `query`: the chunk's queries in shared memory, of
+/// which kRareHeads from `first` on are multiplied. `factors`: of all heads of the chunk for each 32 columns,
+/// or null.
+template <int kColumns>
+__device__ __forceinline__ void multiply_rarely(float (&dots)[4], const Keys& keys, const std::uint8_t* query,
+                                                int first, const float (&row_factors)[2],
+                                                const float* factors, int lane) {
+  const int head = first + lane / 4;
+  const std::uint8_t* row = query + head * index_keys::kDim + lane % 4 * 4;
+#pragma unroll
+  for (int i = 0; i < index_keys::kGroups; ++i) {
+    float part[4] = {};
+    const auto word = [&](int unit) {
+      return *reinterpret_cast<const std::uint32_t*>(row + (unit ^ (head & 7)) * 16);
+    };
+    ptx::mma_e4m3(part, keys.fragments[i], word(2 * i), word(2 * i + 1));
+    float2 factor = make_float2(1, 1);
+    if (factors != nullptr) {
+      factor = *reinterpret_cast<const float2*>(factors + i * kColumns + first + lane % 4 * 2);
+    }
+    dots[0] = fmaf(part[0] * row_factors[0], factor.x, dots[0]);
+    dots[1] = fmaf(part[1] * row_factors[0], factor.y, dots[1]);
+    dots[2] = fmaf(part[2] * row_factors[1], factor.x, dots[2]);
+    dots[3] = fmaf(part[3] * row_factors[1], factor.y, dots[3]);
+  }
+}
+
+__device__ __forceinline__ void add_rare_heads(Totals& totals, const float (&dots)[4], const float* weights,
+                                               int first, int lane) {
+  const float2 w = *reinterpret_cast<const float2*>(weights + weight_place(first + lane % 4 * 2));
+  totals.first[0] = fmaf(w.x, relu(dots[0]), totals.first[0]);
+  totals.first[1] = fmaf(w.y, relu(dots[1]), totals.first[1]);
+  totals.second[0] = fmaf(w.x, relu(dots[2]), totals.second[0]);
+  totals.second[1] = fmaf(w.y, relu(dots[3]), totals.second[1]);
+}
+
+}  // namespace flashlatent::cuda::indexer

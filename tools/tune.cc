@@ -105,7 +105,9 @@ int list_calls(const TuneOptions& options) {
 
 /// Is this about the call, and not about the device?
 bool is_of_call(const Status& status) {
-  return status.code() == StatusCode::kUnsupported || status.code() == StatusCode::kExhausted;
+  // kInternal: a kernel without an instance for the call, which says so before it launches anything.
+  return status.code() == StatusCode::kUnsupported || status.code() == StatusCode::kExhausted ||
+         status.code() == StatusCode::kInternal;
 }
 
 /// Times the calls of a case.

@@ -10,11 +10,9 @@
 
 namespace flashlatent::cuda::indexer {
 
-/// Two CTAs of a multiprocessor. Steps of a bisection wait for one another, so few warps with many numbers
-/// each are faster than many with few.
+/// Two CTAs of a multiprocessor.
 inline constexpr int kSelectThreads = 512, kSelectWarps = kSelectThreads / 32;
-inline constexpr int kFewThreads = 256;  ///< That bisect up to kFewKept numbers.
-inline constexpr int kOwnFew = 16, kFewKept = kFewThreads * kOwnFew;
+inline constexpr int kOwnFew = 8, kFewKept = kSelectThreads * kOwnFew;          ///< Bisected with less work.
 inline constexpr int kEachOfChunk = 8, kChunk = kEachOfChunk * kSelectThreads;  ///< Scores read at a time.
 inline constexpr int kOwn = 24, kRoom = kOwn * kSelectThreads;                  ///< Scores that are kept.
 inline constexpr int kLeft = kFewKept;  ///< What a full room is shrunk to, if less is wanted.
@@ -49,24 +47,17 @@ struct SelectShared {
   int published;  ///< How many are kept, for the cluster's other CTAs.
 };
 
-/// A barrier of the first kUsers threads.
-template <int kUsers>
-__device__ __forceinline__ void sync_users() {
-  ptx::named_sync(1, kUsers);
-}
-
-template <int kUsers>
-__device__ __forceinline__ int sum_of_users(int mine, int* sums) {
+/// The sum over all threads.
+__device__ __forceinline__ int sum_of_all(int mine, int* sums) {
   const int of_warp = __reduce_add_sync(0xFFFFFFFF, mine);
   if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = of_warp;
-  sync_users<kUsers>();
+  __syncthreads();
   const int lane = threadIdx.x % 32;
-  return __reduce_add_sync(0xFFFFFFFF, lane < kUsers / 32 ? sums[lane] : 0);
+  return __reduce_add_sync(0xFFFFFFFF, lane < kSelectWarps ? sums[lane] : 0);
 }
 
-/// The sum over users before this one, and over all. `turn` says which sums are free.
-template <int kUsers>
-__device__ __forceinline__ int before_user(SelectShared& shared, int& turn, int mine, int& total) {
+/// The sum over threads before this one, and over all. `turn` says which sums are free.
+__device__ __forceinline__ int before_me(SelectShared& shared, int& turn, int mine, int& total) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int inclusive = mine;
 #pragma unroll
@@ -77,8 +68,8 @@ __device__ __forceinline__ int before_user(SelectShared& shared, int& turn, int 
   turn ^= 1;
   int* sums = shared.sums[turn];
   if (lane == 31) sums[warp] = inclusive;
-  sync_users<kUsers>();
-  const int of_warp = lane < kUsers / 32 ? sums[lane] : 0;
+  __syncthreads();
+  const int of_warp = lane < kSelectWarps ? sums[lane] : 0;
   total = __reduce_add_sync(0xFFFFFFFF, of_warp);
   return inclusive - mine + __reduce_add_sync(0xFFFFFFFF, lane < warp ? of_warp : 0);
 }
@@ -89,12 +80,11 @@ struct Interval {
   int above_low, above_high;
 };
 
-/// Bisects until above_low is at most `most`, or nothing is between `low` and `high`. `count` of the users'
+/// Bisects until above_low is at most `most`, or nothing is between `low` and `high`. `count` of the threads'
 /// keys, `wanted` or more, are no kNoToken.
-template <int kEach, int kUsers>
+template <int kEach>
 __device__ __forceinline__ Interval bisect(SelectShared& shared, const std::uint32_t (&keys)[kEach],
                                            int count, int wanted, int most) {
-  constexpr int kWarps = kUsers / 32;
   std::uint32_t least = 0xFFFFFFFFU, largest = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
@@ -107,8 +97,8 @@ __device__ __forceinline__ Interval bisect(SelectShared& shared, const std::uint
     shared.least[threadIdx.x / 32] = least;
     shared.most[threadIdx.x / 32] = largest;
   }
-  sync_users<kUsers>();
-  const int warp = static_cast<int>(threadIdx.x % 32) % kWarps;
+  __syncthreads();
+  const int warp = static_cast<int>(threadIdx.x % 32) % kSelectWarps;
   Interval x = {__reduce_min_sync(0xFFFFFFFF, shared.least[warp]) - 1,
                 __reduce_max_sync(0xFFFFFFFF, shared.most[warp]), count, 0};
   for (int turn = 0; x.above_low > most && x.high - x.low > 1; turn ^= 1) {
@@ -116,7 +106,7 @@ __device__ __forceinline__ Interval bisect(SelectShared& shared, const std::uint
     int mine = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) mine += keys[i] > middle;
-    const int above = sum_of_users<kUsers>(mine, shared.counts[turn]);
+    const int above = sum_of_all(mine, shared.counts[turn]);
     if (above >= wanted) {
       x.low = middle;
       x.above_low = above;
@@ -129,11 +119,11 @@ __device__ __forceinline__ Interval bisect(SelectShared& shared, const std::uint
 }
 
 /// Leaves between `wanted` and `most` of the kept, the best ones; with many equal ones exactly `wanted`. All
-/// threads call it behind a barrier, with more than `most` and at most kEach * kUsers kept; the result is in
-/// shared.kept.
-template <int kEach, int kUsers>
+/// threads call it behind a barrier, with more than `most` and at most kEach * kSelectThreads kept; behind
+/// another one the result is in shared.kept.
+template <int kEach>
 __device__ __noinline__ void shrink(SelectShared& shared, int kept, int wanted, int most) {
-  if (threadIdx.x < kUsers) {
+  {
     std::uint32_t keys[kEach];
     int places[kEach];
 #pragma unroll
@@ -142,7 +132,7 @@ __device__ __noinline__ void shrink(SelectShared& shared, int kept, int wanted, 
       keys[i] = at < kept ? shared.keys[padded(at)] : kNoToken;
       places[i] = at < kept ? shared.places[padded(at)] : 0;
     }
-    const Interval found = bisect<kEach, kUsers>(shared, keys, kept, wanted, most);
+    const Interval found = bisect<kEach>(shared, keys, kept, wanted, most);
     // If the interval is empty, those equal to `high` are too many: the first ones are left.
     const bool ties = found.above_low > most;
     const std::uint32_t above = ties ? found.high : found.low;
@@ -153,10 +143,10 @@ __device__ __noinline__ void shrink(SelectShared& shared, int kept, int wanted, 
       tied += ties && keys[i] == above;
     }
     int ties_before = 0;
-    if (ties) ties_before = before_user<kUsers>(shared, turn, tied, total);
+    if (ties) ties_before = before_me(shared, turn, tied, total);
     const int left = wanted - found.above_high;
     const int taken = ties ? min(max(left - ties_before, 0), tied) : 0;
-    int at = before_user<kUsers>(shared, turn, better + taken, total);
+    int at = before_me(shared, turn, better + taken, total);
     int ties_left = taken;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -169,7 +159,6 @@ __device__ __noinline__ void shrink(SelectShared& shared, int kept, int wanted, 
     }
     if (threadIdx.x == 0) shared.kept = {total, above};
   }
-  __syncthreads();
 }
 
 /// The best numbers of a sequence that is added piece by piece. All threads of the CTA call its functions.
@@ -217,16 +206,16 @@ class Selection {
   }
 
   /// Raises the threshold to that of a sample, in which `wanted` numbers or some more are above it. Call it
-  /// first. The sample is that of the first kFewThreads threads.
+  /// first.
   __device__ __forceinline__ void sample(const std::uint32_t (&keys)[kOwnFew], int wanted) {
-    if (threadIdx.x < kFewThreads) {
+    {
       int mine = 0;
 #pragma unroll
       for (int i = 0; i < kOwnFew; ++i) mine += keys[i] != kNoToken;
-      const int count = sum_of_users<kFewThreads>(mine, shared_.counts[1]);
+      const int count = sum_of_all(mine, shared_.counts[1]);
       std::uint32_t above = kNoToken;
       if (count > wanted) {
-        above = bisect<kOwnFew, kFewThreads>(shared_, keys, count, wanted, wanted + wanted / 8).low;
+        above = bisect<kOwnFew>(shared_, keys, count, wanted, wanted + wanted / 8).low;
       }
       if (threadIdx.x == 0) shared_.kept.above = above;
     }
@@ -270,10 +259,11 @@ class Selection {
  private:
   __device__ __forceinline__ void shrink_to(int most) {
     if (kept_.count <= kFewKept) {
-      shrink<kOwnFew, kFewThreads>(shared_, kept_.count, wanted_, most);
+      shrink<kOwnFew>(shared_, kept_.count, wanted_, most);
     } else {
-      shrink<kOwn, kSelectThreads>(shared_, kept_.count, wanted_, most);
+      shrink<kOwn>(shared_, kept_.count, wanted_, most);
     }
+    __syncthreads();
     kept_ = shared_.kept;
   }
 
@@ -311,10 +301,10 @@ __device__ __forceinline__ void sample_scores(Selection& selection, const std::u
   constexpr int kGroups = kFewKept / 4;
   const int step = places / kGroups / 4 * 4;
   std::uint32_t keys[kOwnFew] = {};
-  if (threadIdx.x < kFewThreads) {
+  {
 #pragma unroll
     for (int i = 0; i < kOwnFew / 4; ++i) {
-      const int group = i * kFewThreads + static_cast<int>(threadIdx.x);
+      const int group = i * kSelectThreads + static_cast<int>(threadIdx.x);
       const uint4 four = *reinterpret_cast<const uint4*>(scores + std::int64_t{group} * step);
       keys[4 * i] = four.x;
       keys[4 * i + 1] = four.y;

@@ -19,7 +19,8 @@ sys.path.insert(0, os.path.dirname(__file__))
 
 import flashlatent.vllm  # noqa: E402
 import vllm_case as case  # noqa: E402
-from flashlatent.vllm import _refusals, _sparse  # noqa: E402
+from flashlatent import _sparse  # noqa: E402
+from flashlatent.vllm import _refusals  # noqa: E402
 
 flashlatent.vllm.register()
 

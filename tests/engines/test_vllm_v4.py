@@ -17,7 +17,8 @@ sys.path.insert(0, os.path.dirname(__file__))
 
 import flashlatent  # noqa: E402
 import flashlatent.vllm  # noqa: E402
-from flashlatent.vllm import _after_import, _refusals, _sparse, _v4_choice  # noqa: E402
+from flashlatent import _after_import, _sparse  # noqa: E402
+from flashlatent.vllm import _refusals, _v4_choice  # noqa: E402
 from v4_case import DECODES, WINDOW, case, run  # noqa: E402
 from vllm_case import DEVICE  # noqa: E402
 

@@ -17,7 +17,8 @@ sys.path.insert(0, os.path.dirname(__file__))
 
 import flashlatent  # noqa: E402
 import flashlatent.vllm  # noqa: E402
-from flashlatent.vllm import _refusals, _sparse, _v4_choice  # noqa: E402
+from flashlatent import _sparse  # noqa: E402
+from flashlatent.vllm import _refusals, _v4_choice  # noqa: E402
 from v4_case import DIM, WINDOW, case, empty_cache, on_device, rows_of, run  # noqa: E402
 from vllm_case import DEVICE  # noqa: E402
 

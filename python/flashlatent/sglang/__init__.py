@@ -1,9 +1,10 @@
-"""FlashLatent inside SGLang: the attention backend `flashlatent` for MLA decode, registered by SGLang's plugin group
-`sglang.srt.plugins`.
+"""FlashLatent inside SGLang, by its plugin group `sglang.srt.plugins`: the attention backend `flashlatent` for MLA decode
+(SGLang 0.5.17), and DeepSeek V4.1's caches in records of 528 and 288 bytes on Hopper (SGLang 0.5.23).
 
     pip install .     # in a checkout of FlashLatent
     python -m sglang.launch_server --model-path MODEL --decode-attention-backend flashlatent \
         --prefill-attention-backend fa3
+    SGLANG_DSV4_KV_LAYOUT=v41 python -m sglang.launch_server --model-path MODEL
 
 docs/engines.md says what it takes and what it refuses.
 """
@@ -25,6 +26,13 @@ def register() -> None:
     if _done:
         return
     _done = True
+    try:
+        from ._v41_choice import offer_records
+
+        offer_records()
+    except Exception as error:
+        _logger.warning("flashlatent: DeepSeek V4.1's records are not offered to SGLang: %s: %s", type(error).__name__,
+                        error)
     try:
         from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS, register_attention_backend
         from sglang.srt.layers.attention.base_attn_backend import AttentionBackend

@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Set
 
 import torch
 
-from ._after_import import after_import
+from .._after_import import after_import
 from ._indexer import Indexer
 
 OPTION = "flashlatent_indexer"

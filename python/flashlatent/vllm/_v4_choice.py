@@ -4,8 +4,8 @@ import importlib
 import logging
 from typing import Any, List, NamedTuple
 
+from .._after_import import after_import
 from . import _refusals
-from ._after_import import after_import
 from ._v41_records import refuse_elsewhere
 
 _logger = logging.getLogger("flashlatent.vllm")

@@ -12,8 +12,8 @@ from vllm.forward_context import get_forward_context
 
 from flashlatent import Step
 
+from .._sparse import Chosen
 from ._slots import Slots, slots_of_requests
-from ._sparse import Chosen
 
 _HEADS = (8, 16, 32, 64, 128)  # what vLLM's kernel that rotates queries writes
 _RECORDS = {528: "mxfp8_528", 288: "nvfp4_288"}  # by bytes per token; 584 says itself what it is

@@ -5,7 +5,7 @@ from typing import Any, Optional
 import torch
 from vllm.models.deepseek_v4.nvidia.flashmla import DeepseekV4FlashMLAAttention
 
-from ._sparse import Chosen, decode, prefill
+from .._sparse import Chosen, decode, prefill
 from ._v4_layer import V4Layer
 
 

@@ -11,7 +11,7 @@ import torch
 from vllm.models.deepseek_v41 import attention
 from vllm.models.deepseek_v41.nvidia.flashmla import DeepseekV4FlashMLAAttention
 
-from ._sparse import Chosen, decode, prefill
+from .._sparse import Chosen, decode, prefill
 from ._v4_layer import V4Layer
 from ._v41_records import records
 from ._v41_writer import insert_compressed

@@ -15,10 +15,10 @@ from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, Atte
 
 from flashlatent import Step
 
+from .._sparse import Chosen, decode, prefill
 from . import _refusals
 from ._backend import LatentBackend
 from ._slots import chosen_slots
-from ._sparse import Chosen, decode, prefill
 
 Query = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
 Result = Tuple[torch.Tensor, Optional[torch.Tensor]]

@@ -1,4 +1,4 @@
-"""A change to a module of vLLM that is made when, and only if, vLLM imports it."""
+"""A change to a module of an engine that is made when, and only if, the engine imports it."""
 
 import importlib.abc
 import importlib.machinery

@@ -7,7 +7,7 @@ import torch
 
 import flashlatent
 
-_logger = logging.getLogger("flashlatent.vllm")
+_logger = logging.getLogger("flashlatent")
 _refused: Set[Tuple[Any, ...]] = set()  # what sparse_prefill() has refused in this process
 
 

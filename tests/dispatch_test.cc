@@ -10,6 +10,8 @@
 
 #include "choose/cutters.h"
 #include "core/message.h"
+#include "cuda/host/latent_problem.h"
+#include "cuda/sm90/kernels/fp8/takes.h"
 #include "dispatch/select.h"
 #include "kernel/former_names.h"
 #include "plan/host_plan.h"
@@ -666,6 +668,34 @@ TEST(Dispatch, ListsAreSharedOutInSmallBatches) {
 }
 
 // Where memory binds fewer whole requests than parts share it, however tokens of a plain cache come.
+// A kernel without the combine step has instances of its own for shares, the merging ones have none.
+TEST(Dispatch, SharesAreMergedBehindTheKernel) {
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  executor.kernel = "fp8_32";
+  int merged_in_pairs = 0;
+  for (int heads : {8, 16, 32}) {
+    for (int batch = 1; batch <= 132; ++batch) {
+      DecodeProblem problem = problem_of(batch, heads, 0);
+      auto& cache = problem.cache;
+      cache.format = KvFormat::kFp8_584;
+      cache.qk_dim = cache.v_dim = 512;
+      cache.max_pages = 0;
+      problem.sparse = {.enabled = true, .topk = 128};
+      cache.extra = {.enabled = true, .indexed = true, .topk = 1024};
+      Result<std::vector<Candidate>> list = candidates(problem, executor, 132);
+      ASSERT_TRUE(list.ok()) << list.status().message();
+      const schedule::Geometry& g = cheapest(*list)->geometry;
+      const cuda::InstanceKey key = fp8::key_of(problem, g, /*has_pages=*/true);
+      const auto& keys = fp8::kAlone584Keys;
+      const bool alone = std::find(keys.begin(), keys.end(), key) != keys.end();
+      EXPECT_FALSE(alone && cuda::merges_in_kernel(g)) << batch << " requests of " << heads << " heads";
+      merged_in_pairs += schedule::combines_shares(g.partition) && g.parts <= 2 * g.requests;
+    }
+  }
+  EXPECT_GT(merged_in_pairs, 0);  // 66 requests: where a merging kernel was looked for
+}
+
 TEST(Dispatch, PagesOfAnySizeAreReckonedAlike) {
   Executor executor;
   executor.backend = Backend::kCuda;

@@ -151,6 +151,12 @@ void add_small_two_cache_cases(std::vector<CaseSpec>& cases) {
 }
 
 void add_quick_two_cache_cases(std::vector<CaseSpec>& cases) {
+  // As many requests as half of an H200's multiprocessors: two shares each.
+  for (int heads : {16, 32}) {
+    CaseSpec pairs = v4(indexed(128, {.name = "v4 pairs", .heads = heads}));
+    pairs.lengths.assign(66, 200);
+    cases.push_back(extra_indexed(1024, 64, std::move(pairs)));
+  }
   for (int heads : {1, 8, 12, 64, 128}) {
     cases.push_back(v4({.name = "v4 dense", .heads = heads, .lengths = {0, 1, 63, 64, 65, 130, 200}}));
     for (int tokens : {1, 2}) {

@@ -105,9 +105,7 @@ int list_calls(const TuneOptions& options) {
 
 /// Is this about the call, and not about the device?
 bool is_of_call(const Status& status) {
-  // kInternal: a kernel without an instance for the call, which says so before it launches anything.
-  return status.code() == StatusCode::kUnsupported || status.code() == StatusCode::kExhausted ||
-         status.code() == StatusCode::kInternal;
+  return status.code() == StatusCode::kUnsupported || status.code() == StatusCode::kExhausted;
 }
 
 /// Times the calls of a case.

@@ -6,38 +6,13 @@ A layer is query norm and rotation, attention over 128 + 512 tokens named by ind
 its cast to e4m3 with a scale for 128 columns. Each layer has caches of its own. `attention` leaves the edges out.
 """
 
-import argparse
-import json
-import statistics
-import subprocess
-import sys
-
+import graph_times
 import torch
 
 import flashlatent
 import flashlatent.torch as operators
 
 PAGES, PAGE_SIZE, WINDOW, EXTRA = 2048, 64, 128, 512
-
-
-def time_of(calls, replays=15):
-    """us a call of a graph of these calls, the median of its replays."""
-    for call in calls[:1]:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    times = []
-    for _ in range(replays):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / len(calls))
-    return statistics.median(times)
 
 
 def measure(batch, heads, layers):
@@ -69,31 +44,20 @@ def measure(batch, heads, layers):
     ways = {"attention": lambda cache: attend(q, cache), "whole": whole,
             "queries": lambda cache: operators.prepare_queries(q, norm=1e-6, **rotation),
             "outputs": lambda cache: operators.finish_outputs(out, groups=groups, **rotation)}
-    times = {name: time_of([lambda cache=caches[i % len(caches)], way=way: way(cache) for i in range(layers)])
+    times = {name: graph_times.time_of([lambda cache=caches[i % len(caches)], way=way: way(cache) for i in range(layers)])
              for name, way in ways.items()}
-    return {"batch": batch, "heads": heads, **{f"{name}_us": round(us, 2) for name, us in times.items()},
+    return {"batch": batch, "heads": heads, **{f"{name}_us": us for name, us in times.items()},
             "ratio": round(times["whole"] / times["attention"], 3)}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=int, default=20)
-    parser.add_argument("--json")
-    arguments = parser.parse_args()
+    arguments = graph_times.arguments_of(__doc__)
     results = []
     for heads in (16, 64, 128):
         for batch in (1, 8, 64, 128):
             results.append(measure(batch, heads, arguments.layers))
             print(results[-1], flush=True)
-    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
-                            text=True, check=False).stdout.strip()
-    if arguments.json:
-        lines = ",\n  ".join(json.dumps(result) for result in results)
-        head = {"machine": {"gpu": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__},
-                "version": flashlatent.__version__, "command": " ".join(["python", *sys.argv]),
-                "layers": arguments.layers}
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            file.write(json.dumps(head)[:-1] + ', "results": [\n  ' + lines + "\n]}\n")
+    graph_times.write(arguments, results)
 
 
 if __name__ == "__main__":

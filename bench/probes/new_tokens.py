@@ -7,38 +7,13 @@ ready. `ratio 4`: as `all`, where a fourth of the tokens end a group. `engine`: 
 Rows of index keys and queries (64 heads) follow. Each layer has a cache of its own.
 """
 
-import argparse
-import json
-import statistics
-import subprocess
-import sys
-
+import graph_times
 import torch
 
 import flashlatent
 
 PAGES, PAGE_SIZE = 512, 64
 RECORDS = {(f["name"], f["scales"]): f for f in flashlatent._native._formats() if f["token_bytes"] > 0}
-
-
-def time_of(calls, replays=15):
-    """us a call of a graph of these calls, the median of its replays."""
-    for call in calls[:1]:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    times = []
-    for _ in range(replays):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / len(calls))
-    return round(statistics.median(times), 2)
 
 
 def caches_of(name, scales, count):
@@ -80,7 +55,7 @@ def measure_latents(name, scales, tokens, layers):
             "ratio 4": lambda cache: flashlatent.append_latent(latent, None, slots, cache, positions=ends, ratio=4, **edges,
                                                                **options),
             "store": store, "engine": engine}
-    return {way: time_of([lambda cache=caches[i % len(caches)], call=call: call(cache) for i in range(layers)])
+    return {way: graph_times.time_of([lambda cache=caches[i % len(caches)], call=call: call(cache) for i in range(layers)])
             for way, call in ways.items()}
 
 
@@ -105,15 +80,12 @@ def measure_index(index_format, tokens, layers):
                 **rotate, **options),
             "keys, store": lambda cache: flashlatent.append_index_keys(keys, slots, cache, **options),
             "queries": lambda cache: flashlatent.quantize_index_queries(q, weights, index_format=index_format, **rotate, **into)}
-    return {way: time_of([lambda cache=caches[i % len(caches)], call=call: call(cache) for i in range(layers)])
+    return {way: graph_times.time_of([lambda cache=caches[i % len(caches)], call=call: call(cache) for i in range(layers)])
             for way, call in ways.items()}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=int, default=20)
-    parser.add_argument("--json")
-    arguments = parser.parse_args()
+    arguments = graph_times.arguments_of(__doc__)
     results = []
     for name, scales in [*RECORDS, ("e4m3", None), ("bf16", None)]:
         for tokens in (1, 8, 64, 128):
@@ -124,15 +96,7 @@ def main():
         for tokens in (1, 8, 64, 128):
             results.append({"format": index_format, "tokens": tokens, "us": measure_index(index_format, tokens, arguments.layers)})
             print(results[-1], flush=True)
-    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
-                            text=True, check=False).stdout.strip()
-    if arguments.json:
-        lines = ",\n  ".join(json.dumps(result) for result in results)
-        head = {"machine": {"gpu": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__},
-                "version": flashlatent.__version__, "command": " ".join(["python", *sys.argv]),
-                "layers": arguments.layers}
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            file.write(json.dumps(head)[:-1] + ', "results": [\n  ' + lines + "\n]}\n")
+    graph_times.write(arguments, results)
 
 
 if __name__ == "__main__":

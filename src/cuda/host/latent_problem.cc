@@ -135,6 +135,7 @@ std::string unknown_dimensions(const DecodeProblem& problem, const char* accepte
 
 bool merges_in_kernel(const schedule::Geometry& g) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  if (schedule::combines_shares(g.partition)) return false;
   return schedule::max_merges(g) > 0 && 2 * items >= g.parts && g.lanes <= 2 && g.fixed_split == 0 &&
          g.parts * g.lanes <= sm90::kMostMergingCtas;
 }

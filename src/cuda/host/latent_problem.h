@@ -54,8 +54,8 @@ std::string too_many_rows(const DecodeProblem& problem, int most);
 std::string unknown_dimensions(const DecodeProblem& problem, const char* accepted = nullptr);
 
 /// Should the decode kernel do the combine step itself, if it can? Not where most requests are split: a
-/// launch of its own has four CTAs on each multiprocessor. With four row tiles side by side calls took up to
-/// 3 % longer with the kernel's.
+/// launch of its own has four CTAs on each multiprocessor; nor where it merges the shares of all. With four
+/// row tiles side by side calls took up to 3 % longer with the kernel's.
 bool merges_in_kernel(const schedule::Geometry& geometry);
 
 }  // namespace flashlatent::cuda

@@ -22,19 +22,30 @@ struct LaunchShape {
 inline constexpr std::int64_t kMostBlocks = (1LL << 31) - 1;
 Status too_many_blocks(std::int64_t blocks);
 
-/// Lets a kernel have more than 48 KB of shared memory, once for each device. A kernel always has the same
-/// amount.
-template <auto kKernel>
-Status allow_shared_memory(std::size_t bytes, int device) {
+/// Sets an attribute of a kernel, once for each device. A kernel always has the same value.
+template <auto kKernel, cudaFuncAttribute kAttribute>
+Status set_once(int value, int device) {
   static std::atomic<std::uint64_t> done{0};
   const std::uint64_t bit = device < 64 ? 1ULL << device : 0;
   if (done.load(std::memory_order_relaxed) & bit) return {};
   FLASHLATENT_RETURN_IF_ERROR(
-      to_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel),
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      to_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel), kAttribute, value),
                 "cudaFuncSetAttribute"));
   done.fetch_or(bit, std::memory_order_relaxed);
   return {};
+}
+
+/// Lets a kernel have more than 48 KB of shared memory.
+template <auto kKernel>
+Status allow_shared_memory(std::size_t bytes, int device) {
+  return set_once<kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize>(static_cast<int>(bytes), device);
+}
+
+/// Asks for as much shared memory on a multiprocessor as there is, so that two CTAs fit.
+template <auto kKernel>
+Status prefer_shared_memory(int device) {
+  return set_once<kKernel, cudaFuncAttributePreferredSharedMemoryCarveout>(cudaSharedmemCarveoutMaxShared,
+                                                                           device);
 }
 
 template <class... Parameters, class... Arguments>

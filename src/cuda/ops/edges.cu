@@ -8,7 +8,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/ops/by_warps.h"
 #include "cuda/ops/places.cuh"
-#include "cuda/ops/token.cuh"
+#include "cuda/ops/token_edges.cuh"
 
 namespace flashlatent::cuda {
 
@@ -18,9 +18,10 @@ namespace {
 
 using edges::Rotary;
 using edges::Rows;
+using token_edges::AngleWord;
+using token_edges::kWord;
 
 constexpr int kThreads = 128, kWarps = kThreads / 32;
-constexpr int kWord = 8;
 constexpr int kMostWords = edges::kMostColumns / kWord / 32;  // of a lane
 
 /// Where row after row lies.
@@ -38,7 +39,7 @@ struct EdgeArguments {
   Rotary rotary;
   Divisor heads, tokens;
   int dim;
-  bool vectors;  // are all rows aligned to 16 bytes?
+  bool vectors, table_vectors;  // are all rows aligned to 16 bytes? Those of the table?
   float norm;
   // FP8 output.
   std::uint8_t* codes;  // null: none
@@ -82,24 +83,6 @@ __device__ __forceinline__ uint4 pack(const float (&x)[kWord]) {
   return make_uint4(pair(0), pair(1), pair(2), pair(3));
 }
 
-/// Eight codes. The instruction makes 448 of infinity, which is to become NaN.
-__device__ __forceinline__ std::uint64_t encode_word(const float (&x)[kWord], float inverse) {
-  std::uint64_t codes = 0;
-  bool finite = true;
-#pragma unroll
-  for (int j = 0; j < kWord; j += 2) {
-    const float2 pair = make_float2(edges::product(x[j], inverse), edges::product(x[j + 1], inverse));
-    finite = finite && e4m3::is_finite(x[j]) && e4m3::is_finite(x[j + 1]);
-    codes |= std::uint64_t{__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3)} << 8 * j;
-  }
-  if (finite) return codes;
-#pragma unroll
-  for (int j = 0; j < kWord; ++j) {
-    if (!e4m3::is_finite(x[j])) codes = (codes & ~(0xFFULL << 8 * j)) | std::uint64_t{e4m3::kNan} << 8 * j;
-  }
-  return codes;
-}
-
 /// A lane's share of a row, in fp32: up to kWords words. kHalves: rotated pairs lie half of the rotated
 /// columns apart, so that a word's partners are another lane's.
 template <class Element, int kWords, bool kHalves>
@@ -107,7 +90,7 @@ class LaneRow {
  public:
   /// Reads the row, and of rotated words also those of their partners: the row may be written where it lies.
   __device__ __forceinline__ LaneRow(const EdgeArguments& args, const std::uint8_t* row, int lane)
-      : args_(args), lane_(lane), words_(args.dim / kWord) {
+      : args_(args), rotary_(with_halves(args.rotary)), lane_(lane), words_(args.dim / kWord) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const int word = lane + 32 * i;
@@ -122,10 +105,8 @@ class LaneRow {
   __device__ __forceinline__ void find_angles(std::int64_t position) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      if (!rotates(lane_ + 32 * i)) continue;
-      const int pair = args_.rotary.pair_of(rotated(lane_ + 32 * i));
-#pragma unroll
-      for (int j = 0; j < kPairs; ++j) angles_[i][j] = args_.rotary.angle(position, pair + j);
+      const int word = lane_ + 32 * i;
+      if (rotates(word)) angles_[i] = AngleWord(rotary_, position, rotated(word), args_.table_vectors);
     }
   }
 
@@ -164,19 +145,8 @@ class LaneRow {
   __device__ __forceinline__ void rotate() {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      const int first = rotated(lane_ + 32 * i);
-      if (!rotates(lane_ + 32 * i)) continue;
-      float before[kWord];
-#pragma unroll
-      for (int j = 0; j < kWord; ++j) before[j] = x_[i][j];
-#pragma unroll
-      for (int j = 0; j < kWord; ++j) {
-        if constexpr (kHalves) {
-          x_[i][j] = args_.rotary.rotated(first + j, before[j], partners_[i][j], angles_[i][j]);
-        } else {
-          x_[i][j] = args_.rotary.rotated(first + j, before[j], before[j ^ 1], angles_[i][j / 2]);
-        }
-      }
+      const int word = lane_ + 32 * i;
+      if (rotates(word)) angles_[i].rotate(rotary_, rotated(word), partners_[kHalves ? i : 0], x_[i]);
     }
   }
 
@@ -197,10 +167,13 @@ class LaneRow {
     for (int i = 0; i < kWords; ++i) {
       const int word = lane_ + 32 * i;
       if (32 * i >= words_) break;
-      const float amax = largest(i, lanes);
+      const float amax =
+          token_edges::group_largest(word < words_ ? token_edges::word_largest(x_[i]) : 0.0F, lanes);
       if (word >= words_) continue;
       const int exponent = edges::output_exponent(amax);
-      store_codes(codes + word * kWord, encode_word(x_[i], e4m3::power_of_two(-exponent)));
+      std::uint8_t* to = codes + word * kWord;
+      token_edges::store_codes(to, token_edges::e4m3_word(x_[i], exponent),
+                               reinterpret_cast<std::uintptr_t>(to) % kWord == 0);
       if (lane_ % lanes != 0) continue;
       const int line = (first + word * kWord) / edges::kScaleColumns;
       const std::int64_t at = (std::int64_t{group} * args_.scale_lines + line) * args_.padded_tokens + token;
@@ -214,8 +187,10 @@ class LaneRow {
   }
 
  private:
-  static constexpr int kPairs = kHalves ? kWord : kWord / 2;  // of a word
-
+  __device__ __forceinline__ static Rotary with_halves(Rotary rotary) {
+    rotary.halves = kHalves;
+    return rotary;
+  }
   /// The word's first column among the rotated ones; negative: it has none.
   __device__ __forceinline__ int rotated(int word) const {
     return word * kWord - (args_.dim - args_.rotary.columns);
@@ -226,34 +201,14 @@ class LaneRow {
   __device__ __forceinline__ int partner(int word) const {
     return word + (args_.rotary.partner_of(rotated(word)) - rotated(word)) / kWord;
   }
-  /// The largest magnitude of finite values of `lanes` neighbouring lanes' words.
-  __device__ __forceinline__ float largest(int i, int lanes) const {
-    float amax = 0;
-    if (lane_ + 32 * i < words_) {
-#pragma unroll
-      for (float x : x_[i]) amax = e4m3::is_finite(x) ? fmaxf(amax, fabsf(x)) : amax;
-    }
-    for (int apart = lanes / 2; apart > 0; apart /= 2) {
-      amax = fmaxf(amax, __shfl_xor_sync(0xffffffff, amax, apart));
-    }
-    return amax;
-  }
-  __device__ __forceinline__ static void store_codes(std::uint8_t* to, std::uint64_t codes) {
-    if (reinterpret_cast<std::uintptr_t>(to) % kWord == 0) {
-      *reinterpret_cast<std::uint64_t*>(to) = codes;
-      return;
-    }
-#pragma unroll
-    for (int j = 0; j < kWord; ++j) to[j] = static_cast<std::uint8_t>(codes >> 8 * j);
-  }
-
   const EdgeArguments& args_;
+  const Rotary rotary_;  // args_.rotary, with kHalves
   const int lane_, words_;
   uint4 raw_[kWords] = {};
   uint4 raw_partners_[kHalves ? kWords : 1] = {};
-  edges::Angle angles_[kWords][kPairs] = {};
+  AngleWord angles_[kWords];
   float x_[kWords][kWord];
-  float partners_[kHalves ? kWords : 1][kWord];
+  float partners_[kHalves ? kWords : 1][kWord] = {};
 };
 
 /// Scales behind the last token become 0: one warp for each line of 128 columns.
@@ -295,6 +250,7 @@ EdgeArguments arguments_of(const ConstTensorView& from, const ConstTensorView& t
           .tokens = Divisor(static_cast<int>(rows.tokens)),
           .dim = rows.dim,
           .vectors = in_vectors(from) && in_vectors(to),
+          .table_vectors = token_edges::in_table_vectors(rotary),
           .norm = norm,
           .codes = nullptr,
           .scales = nullptr,

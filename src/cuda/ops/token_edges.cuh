@@ -1,4 +1,4 @@
-// What is done to new tokens, index keys and index queries before they are quantised: a thread has a word of
+// What is done to queries, outputs, new tokens and index keys at a layer's edges: a thread has a word of
 // 8 columns. Loads are issued before the first of them is used: they are volatile, so that the compiler
 // leaves them where they stand.
 #pragma once
@@ -120,6 +120,9 @@ class AngleWord {
     } else {
       load<kWord / 2>(rotary, row, pair, vectors);
     }
+    if (!rotary.back) return;
+#pragma unroll
+    for (int i = 0; i < kWord; ++i) sin_[i] = -sin_[i];
   }
 
   /// `partners`: of pairs by halves the other words' elements.

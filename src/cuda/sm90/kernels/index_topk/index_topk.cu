@@ -2,6 +2,7 @@
 // that chooses.
 #include "cuda/cuda_backend.h"
 #include "cuda/host/launch.h"
+#include "cuda/host/launch_ctas.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/index_backend.h"
 #include "cuda/sm90/kernels/index_topk/loader.cuh"
@@ -38,20 +39,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   } else {
     Mxfp4Scorer<kColumns, kFp4Query>(arguments, score_shared, layout, fixed).score(run);
   }
-}
-
-/// Asks for as much shared memory as there is, so that two CTAs fit; once for each device.
-template <auto kKernel>
-Status prefer_shared_memory(int device) {
-  static std::atomic<std::uint64_t> done{0};
-  const std::uint64_t bit = device < 64 ? 1ULL << device : 0;
-  if (done.load(std::memory_order_relaxed) & bit) return {};
-  FLASHLATENT_RETURN_IF_ERROR(to_status(
-      cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel),
-                           cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-      "cudaFuncSetAttribute"));
-  done.fetch_or(bit, std::memory_order_relaxed);
-  return {};
 }
 
 template <int kColumns, IndexFormat kFormat, bool kFp4Query>
@@ -103,22 +90,11 @@ Status keys_map(const IndexCall& call, CUtensorMap& map) {
 
 template <bool kTeam>
 Status launch_selection(const SelectArguments& arguments, int rows, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(
-      allow_shared_memory<select_kernel<kTeam>>(sizeof(SelectShared), executor.device));
+  constexpr int kCtas = kTeam ? kSelectTeam : 1;
+  constexpr CompiledKernel kKernel = {[] { return reinterpret_cast<const void*>(select_kernel<kTeam>); },
+                                      kSelectThreads, sizeof(SelectShared)};
   FLASHLATENT_RETURN_IF_ERROR(prefer_shared_memory<select_kernel<kTeam>>(executor.device));
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {kTeam ? kSelectTeam : 1U, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(rows * (kTeam ? kSelectTeam : 1));
-  config.blockDim = dim3(kSelectThreads);
-  config.dynamicSmemBytes = sizeof(SelectShared);
-  config.stream = static_cast<cudaStream_t>(executor.stream);
-  config.attrs = attributes;
-  config.numAttrs = kTeam ? 2 : 1;
-  return to_status(cudaLaunchKernelEx(&config, select_kernel<kTeam>, arguments), "cudaLaunchKernelEx");
+  return launch_ctas(kKernel, rows * kCtas, kCtas, executor, {&arguments});
 }
 
 }  // namespace

@@ -67,19 +67,26 @@ class Loader {
   static constexpr int kBytes = index_keys::data_bytes(kFormat), kParts = kTile / 32,
                        kStages = stages_of(kFormat);
 
+  /// Page numbers are asked for two tiles before they are used. `find` fills a Place, `copy` copies its tile.
+  template <class Place, class Find, class Copy>
+  __device__ __forceinline__ void load_tiles(Find find, Copy copy) const {
+    Place even, odd;
+    find(even);
+    find(odd);
+    for (int n = 0; n < tiles_; n += 2) {
+      copy(n, even);
+      find(even);
+      if (n + 1 == tiles_) break;
+      copy(n + 1, odd);
+      find(odd);
+    }
+  }
+
   /// A run a lane: one warp alone takes several clocks for each instruction, so they have to be few.
   template <int kRun>
   __device__ __forceinline__ void load_runs() {
-    KeyPlace even, odd;
-    find_run<kRun>(even);
-    find_run<kRun>(odd);
-    for (int n = 0; n < tiles_; n += 2) {
-      copy_run<kRun>(n, even);
-      find_run<kRun>(even);
-      if (n + 1 == tiles_) break;
-      copy_run<kRun>(n + 1, odd);
-      find_run<kRun>(odd);
-    }
+    load_tiles<KeyPlace>([&](KeyPlace& key) { find_run<kRun>(key); },
+                         [&](int n, const KeyPlace& key) { copy_run<kRun>(n, key); });
   }
 
   template <int kRun>
@@ -126,16 +133,11 @@ class Loader {
 
   /// Keys that may lie apart: a lane has one of 32.
   __device__ __forceinline__ void load_apart() {
-    KeyPlace even[kParts], odd[kParts];
-    find(even);
-    find(odd);
-    for (int n = 0; n < tiles_; n += 2) {
-      copy(n, even);
-      find(even);
-      if (n + 1 == tiles_) break;
-      copy(n + 1, odd);
-      find(odd);
-    }
+    struct Keys {
+      KeyPlace of_part[kParts];
+    };
+    load_tiles<Keys>([&](Keys& keys) { find(keys.of_part); },
+                     [&](int n, const Keys& keys) { copy(n, keys.of_part); });
     ptx::copy_commit();
     ptx::copy_wait<0>();
   }

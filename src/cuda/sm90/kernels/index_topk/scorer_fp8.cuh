@@ -30,17 +30,7 @@ class Fp8Scorer : ScorerPlaces<kColumns, IndexFormat::kFp8_132, kFp4Query> {
   }
 
  private:
-  static constexpr int kHalf = kColumns / 2, kStages = Places::kStages;
-
-  /// A stage of the ring of keys, and in which of its uses.
-  struct Stage {
-    int number = 0;
-    std::uint32_t parity = 0;
-
-    __device__ __forceinline__ Stage next() const {
-      return number + 1 == kStages ? Stage{0, parity ^ 1} : Stage{number + 1, parity};
-    }
-  };
+  static constexpr int kHalf = kColumns / 2;
 
   __device__ __forceinline__ bool has_apart(const Group& group) const {
     bool apart = false;
@@ -48,10 +38,6 @@ class Fp8Scorer : ScorerPlaces<kColumns, IndexFormat::kFp8_132, kFp4Query> {
       for (int token = 0; token < group.rows; ++token) apart = apart || this->is_apart(token);
     }
     return apart;
-  }
-
-  __device__ __forceinline__ void wait_for(const Stage& stage) const {
-    ptx::wait(this->fixed_.full[stage.number], stage.parity);
   }
 
   __device__ __forceinline__ void multiply_half(float (&dots)[kHalf / 2], int stage, int part,
@@ -84,19 +70,19 @@ class Fp8Scorer : ScorerPlaces<kColumns, IndexFormat::kFp8_132, kFp4Query> {
 #pragma unroll 1
     for (int left = tiles * parts; left > 0; --left) {
       if (step.part == 0) begin_tile(step);
-      multiply_half(first, stage_.number, step.part, 0);
-      multiply_half(second, stage_.number, step.part, 1);
+      multiply_half(first, stage_.index(), step.part, 0);
+      multiply_half(second, stage_.index(), step.part, 1);
       ptx::wgmma_wait<1>();
       ptx::pin_registers(first);
       add_half(step, first, 0);
       ptx::wgmma_wait<0>();
       ptx::pin_registers(second);
       const bool tile_ends = step.part + 1 == parts;
-      if (tile_ends) this->free_stage(stage_.number);
+      if (tile_ends) this->free_stage(stage_.index());
       add_half(step, second, 1);
       end_part(group, step);
       if (!tile_ends) continue;
-      stage_ = stage_.next();
+      stage_.next();
       step.part = step.token = 0;
       step.first_place += kTile;
     }
@@ -106,10 +92,10 @@ class Fp8Scorer : ScorerPlaces<kColumns, IndexFormat::kFp8_132, kFp4Query> {
     add_heads<kHalf>(step.totals, dots, this->weights(step.part) + half * kHalf, this->lane_);
   }
   __device__ __forceinline__ void begin_tile(Step& step) const {
-    wait_for(stage_);
+    ptx::wait(this->fixed_.full[stage_.index()], stage_.parity());
     const int row = this->mine();
-    step.scale = __uint_as_float(this->fixed_.scales[stage_.number][row]);
-    step.exists = this->exists(stage_.number, row);
+    step.scale = __uint_as_float(this->fixed_.scales[stage_.index()][row]);
+    step.exists = this->exists(stage_.index(), row);
   }
   __device__ __forceinline__ void end_part(const Group& group, Step& step) const {
     ++step.part;
@@ -137,8 +123,8 @@ class Fp8Scorer : ScorerPlaces<kColumns, IndexFormat::kFp8_132, kFp4Query> {
         }
         this->store(group, token, first_place, totals, step.scale, step.exists);
       }
-      this->free_stage(stage_.number);
-      stage_ = stage_.next();
+      this->free_stage(stage_.index());
+      stage_.next();
       first_place += kTile;
     }
   }
@@ -150,13 +136,13 @@ class Fp8Scorer : ScorerPlaces<kColumns, IndexFormat::kFp8_132, kFp4Query> {
       for (int word = 0; word < 4; ++word) {
         const int row = this->row_ + word % 2 * 8, unit = 2 * i + word / 2;
         keys.fragments[i][word] =
-            *reinterpret_cast<const std::uint32_t*>(this->tile_of(stage_.number) + row * index_keys::kDim +
+            *reinterpret_cast<const std::uint32_t*>(this->tile_of(stage_.index()) + row * index_keys::kDim +
                                                     (unit ^ (row & 7)) * 16 + this->lane_ % 4 * 4);
       }
     }
   }
 
-  Stage stage_;
+  typename Places::Stage stage_;
 };
 
 }  // namespace flashlatent::cuda::indexer

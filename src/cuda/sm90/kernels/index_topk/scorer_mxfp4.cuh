@@ -90,16 +90,15 @@ class Mxfp4Scorer : ScorerPlaces<kColumns, IndexFormat::kMxfp4_68, kFp4Query> {
 
   __device__ __forceinline__ void score(const Run& run) const {
     Walk walk(this->arguments_, run);
-    int stage = 0;
-    std::uint32_t parity = 0;
+    typename Places::Stage stage;
     while (!walk.done()) {
       this->bring_queries(walk.group());
       const int tiles = walk.tiles_here();
 #pragma unroll 1
       for (int tile = 0; tile < tiles; ++tile) {
-        ptx::wait(this->fixed_.full[stage], parity);
-        score_tile(walk.group(), walk.first_place() + tile * kTile, stage);
-        if (++stage == Places::kStages) stage = 0, parity ^= 1;
+        ptx::wait(this->fixed_.full[stage.index()], stage.parity());
+        score_tile(walk.group(), walk.first_place() + tile * kTile, stage.index());
+        stage.next();
       }
       walk.skip(tiles);
     }

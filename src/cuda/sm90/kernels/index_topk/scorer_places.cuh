@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/products.cuh"
+#include "cuda/sm90/load/ring_place.cuh"
 #include "cuda/sm90/ptx/wgmma_e4m3.cuh"
 
 namespace flashlatent::cuda::indexer {
@@ -22,7 +23,8 @@ class ScorerPlaces {
         fixed_(fixed) {}
 
  protected:
-  static constexpr int kBytes = index_keys::data_bytes(kFormat), kStages = stages_of(kFormat);
+  static constexpr int kBytes = index_keys::data_bytes(kFormat);
+  using Stage = sm90::RingPlace<stages_of(kFormat)>;
 
   /// All warpgroups call it; earlier products must be done.
   __device__ __forceinline__ void bring_queries(const Group& group) const {

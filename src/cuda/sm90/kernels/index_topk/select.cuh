@@ -12,11 +12,11 @@ namespace flashlatent::cuda::indexer {
 
 /// Two CTAs of a multiprocessor.
 inline constexpr int kSelectThreads = 512, kSelectWarps = kSelectThreads / 32;
-inline constexpr int kOwnFew = 8, kFewKept = kSelectThreads * kOwnFew;          ///< Bisected with less work.
 inline constexpr int kEachOfChunk = 8, kChunk = kEachOfChunk * kSelectThreads;  ///< Scores read at a time.
 inline constexpr int kOwn = 24, kRoom = kOwn * kSelectThreads;                  ///< Scores that are kept.
-inline constexpr int kLeft = kFewKept;  ///< What a full room is shrunk to, if less is wanted.
-static_assert(kLeft >= kMaxIndexTopk && kLeft + kChunk <= kRoom);
+/// What a full room is shrunk to, if less is wanted; so many are bisected with less work.
+inline constexpr int kOwnFew = 8, kFewKept = kOwnFew * kSelectThreads;
+static_assert(kFewKept >= kMaxIndexTopk && kFewKept + kChunk <= kRoom);
 /// Of more scores than this a sample tells the first threshold.
 inline constexpr int kUnsampled = 2 * kChunk;
 
@@ -27,7 +27,7 @@ struct SelectArguments {
   int first_row;
 };
 
-/// One word in 16 is left out, so that threads that each have 16 neighbours are in different banks.
+/// One word in 16 is left out, which spreads threads that each have 8 or 24 neighbours over the banks.
 __device__ __host__ constexpr int padded(int i) {
   return i + i / 16;
 }
@@ -43,7 +43,6 @@ struct SelectShared {
   int places[padded(kRoom)];
   int sums[2][kSelectWarps], counts[2][kSelectWarps];  ///< In turns: a barrier lies between two uses of one.
   std::uint32_t least[kSelectWarps], most[kSelectWarps];
-  Kept kept;      ///< What threads that bisected found, for all.
   int published;  ///< How many are kept, for the cluster's other CTAs.
 };
 
@@ -119,46 +118,43 @@ __device__ __forceinline__ Interval bisect(SelectShared& shared, const std::uint
 }
 
 /// Leaves between `wanted` and `most` of the kept, the best ones; with many equal ones exactly `wanted`. All
-/// threads call it behind a barrier, with more than `most` and at most kEach * kSelectThreads kept; behind
-/// another one the result is in shared.kept.
+/// threads call it between two barriers, with more than `most` and at most kEach * kSelectThreads kept.
 template <int kEach>
-__device__ __noinline__ void shrink(SelectShared& shared, int kept, int wanted, int most) {
-  {
-    std::uint32_t keys[kEach];
-    int places[kEach];
+__device__ __noinline__ Kept shrink(SelectShared& shared, int kept, int wanted, int most) {
+  std::uint32_t keys[kEach];
+  int places[kEach];
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int at = threadIdx.x * kEach + i;
-      keys[i] = at < kept ? shared.keys[padded(at)] : kNoToken;
-      places[i] = at < kept ? shared.places[padded(at)] : 0;
-    }
-    const Interval found = bisect<kEach>(shared, keys, kept, wanted, most);
-    // If the interval is empty, those equal to `high` are too many: the first ones are left.
-    const bool ties = found.above_low > most;
-    const std::uint32_t above = ties ? found.high : found.low;
-    int tied = 0, better = 0, total, turn = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      better += keys[i] > above;
-      tied += ties && keys[i] == above;
-    }
-    int ties_before = 0;
-    if (ties) ties_before = before_me(shared, turn, tied, total);
-    const int left = wanted - found.above_high;
-    const int taken = ties ? min(max(left - ties_before, 0), tied) : 0;
-    int at = before_me(shared, turn, better + taken, total);
-    int ties_left = taken;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const bool tie = ties && keys[i] == above && ties_left > 0;
-      ties_left -= tie;
-      if (keys[i] <= above && !tie) continue;
-      shared.keys[padded(at)] = keys[i];
-      shared.places[padded(at)] = places[i];
-      ++at;
-    }
-    if (threadIdx.x == 0) shared.kept = {total, above};
+  for (int i = 0; i < kEach; ++i) {
+    const int at = threadIdx.x * kEach + i;
+    keys[i] = at < kept ? shared.keys[padded(at)] : kNoToken;
+    places[i] = at < kept ? shared.places[padded(at)] : 0;
   }
+  const Interval found = bisect(shared, keys, kept, wanted, most);
+  // If the interval is empty, those equal to `high` are too many: the first ones are left.
+  const bool ties = found.above_low > most;
+  const std::uint32_t above = ties ? found.high : found.low;
+  int tied = 0, better = 0, total, turn = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    better += keys[i] > above;
+    tied += ties && keys[i] == above;
+  }
+  int ties_before = 0;
+  if (ties) ties_before = before_me(shared, turn, tied, total);
+  const int left = wanted - found.above_high;
+  const int taken = ties ? min(max(left - ties_before, 0), tied) : 0;
+  int at = before_me(shared, turn, better + taken, total);
+  int ties_left = taken;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const bool tie = ties && keys[i] == above && ties_left > 0;
+    ties_left -= tie;
+    if (keys[i] <= above && !tie) continue;
+    shared.keys[padded(at)] = keys[i];
+    shared.places[padded(at)] = places[i];
+    ++at;
+  }
+  return {total, above};
 }
 
 /// The best numbers of a sequence that is added piece by piece. All threads of the CTA call its functions.
@@ -197,7 +193,7 @@ class Selection {
     kept_.count += total;
     if (kept_.count > kRoom - kChunk) {
       __syncthreads();
-      shrink_to(max(wanted_, kLeft));
+      shrink_to(max(wanted_, kFewKept));
     }
   }
   /// A warp has neighbours, so that it reads whole lines and keeps their order by votes.
@@ -208,19 +204,11 @@ class Selection {
   /// Raises the threshold to that of a sample, in which `wanted` numbers or some more are above it. Call it
   /// first.
   __device__ __forceinline__ void sample(const std::uint32_t (&keys)[kOwnFew], int wanted) {
-    {
-      int mine = 0;
+    int mine = 0;
 #pragma unroll
-      for (int i = 0; i < kOwnFew; ++i) mine += keys[i] != kNoToken;
-      const int count = sum_of_all(mine, shared_.counts[1]);
-      std::uint32_t above = kNoToken;
-      if (count > wanted) {
-        above = bisect<kOwnFew>(shared_, keys, count, wanted, wanted + wanted / 8).low;
-      }
-      if (threadIdx.x == 0) shared_.kept.above = above;
-    }
-    __syncthreads();
-    kept_.above = shared_.kept.above;
+    for (int i = 0; i < kOwnFew; ++i) mine += keys[i] != kNoToken;
+    const int count = sum_of_all(mine, shared_.counts[1]);
+    if (count > wanted) kept_.above = bisect(shared_, keys, count, wanted, wanted + wanted / 8).low;
   }
   __device__ __forceinline__ int kept() const {
     return kept_.count;
@@ -258,13 +246,9 @@ class Selection {
 
  private:
   __device__ __forceinline__ void shrink_to(int most) {
-    if (kept_.count <= kFewKept) {
-      shrink<kOwnFew>(shared_, kept_.count, wanted_, most);
-    } else {
-      shrink<kOwn>(shared_, kept_.count, wanted_, most);
-    }
+    kept_ = kept_.count <= kFewKept ? shrink<kOwnFew>(shared_, kept_.count, wanted_, most)
+                                    : shrink<kOwn>(shared_, kept_.count, wanted_, most);
     __syncthreads();
-    kept_ = shared_.kept;
   }
 
   SelectShared& shared_;
@@ -300,17 +284,15 @@ __device__ __forceinline__ void sample_scores(Selection& selection, const std::u
                                               int wanted) {
   constexpr int kGroups = kFewKept / 4;
   const int step = places / kGroups / 4 * 4;
-  std::uint32_t keys[kOwnFew] = {};
-  {
+  std::uint32_t keys[kOwnFew];
 #pragma unroll
-    for (int i = 0; i < kOwnFew / 4; ++i) {
-      const int group = i * kSelectThreads + static_cast<int>(threadIdx.x);
-      const uint4 four = *reinterpret_cast<const uint4*>(scores + std::int64_t{group} * step);
-      keys[4 * i] = four.x;
-      keys[4 * i + 1] = four.y;
-      keys[4 * i + 2] = four.z;
-      keys[4 * i + 3] = four.w;
-    }
+  for (int i = 0; i < kOwnFew / 4; ++i) {
+    const int group = i * kSelectThreads + static_cast<int>(threadIdx.x);
+    const uint4 four = *reinterpret_cast<const uint4*>(scores + std::int64_t{group} * step);
+    keys[4 * i] = four.x;
+    keys[4 * i + 1] = four.y;
+    keys[4 * i + 2] = four.z;
+    keys[4 * i + 3] = four.w;
   }
   const std::int64_t expected = std::int64_t{wanted} * kFewKept / places;  // wanted ones in the sample
   selection.sample(keys, static_cast<int>(expected + expected / 2) + 16);

@@ -184,6 +184,21 @@ TEST_P(CheckInputs, SparseLengthsFromZeroToTopk) {
   expect_none(c);
 }
 
+TEST_P(CheckInputs, SparseLengthsOfQueryTokens) {
+  RandomCase c = runtime::make_case({.format = KvFormat::kFp8_656,
+                                     .query_tokens = 2,
+                                     .lengths = {300, 20},
+                                     .sparse = true,
+                                     .topk = 96,
+                                     .topk_lengths = {96, 0, 64, 1}},
+                                    6);
+  expect_none(c);
+  integers(c.inputs.topk_length)[3] = 97;
+  expect_offence(c, {"topk_length[1, 1] is 97", "request 1", "topk = 96"});
+  integers(c.inputs.topk_length)[2] = -5;
+  expect_offence(c, {"topk_length[1] is -5", "request 1"});
+}
+
 TEST_P(CheckInputs, ExtraCacheByPageTableAndByIndices) {
   CaseSpec spec = {.format = KvFormat::kFp8_584,
                    .query_tokens = 2,
@@ -216,6 +231,11 @@ TEST_P(CheckInputs, ExtraCacheByPageTableAndByIndices) {
   expect_none(c);
   integers(c.inputs.extra_topk_length)[1] = 71;
   expect_offence(c, {"extra_topk_length[1] is 71", "extra topk = 70"});
+  spec.extra_topk_lengths = {70, 0, 1, 2, 3, 4};
+  c = runtime::make_case(spec, 6);
+  expect_none(c);
+  integers(c.inputs.extra_topk_length)[5] = 71;
+  expect_offence(c, {"extra_topk_length[2, 1] is 71", "extra topk = 70"});
 }
 
 TEST_P(CheckInputs, RaggedBegins) {

@@ -97,13 +97,16 @@ TEST(RandomCases, OfSparsePrefillAreNotRefused) {
 }
 
 // A list that is a request's says something of each request.
-TEST(Cases, ListsAreOfAsManyRequests) {
+TEST(Cases, ListsAreOfAsManyRequestsOrQueryTokens) {
   for (const char* suite :
        {"small", "quick", "full", "sparse_prefill", "random", "random_separate", "random_sparse_prefill"}) {
     for (const runtime::CaseSpec& spec : check_cases(suite, 100, 0)) {
-      for (const auto* list :
-           {&spec.ragged_tokens, &spec.topk_lengths, &spec.extra_lengths, &spec.extra_topk_lengths}) {
-        EXPECT_TRUE(list->empty() || list->size() == spec.lengths.size()) << spec.name;
+      const std::size_t requests = spec.lengths.size(), tokens = requests * spec.query_tokens;
+      for (const auto* list : {&spec.ragged_tokens, &spec.extra_lengths}) {
+        EXPECT_TRUE(list->empty() || list->size() == requests) << spec.name;
+      }
+      for (const auto* list : {&spec.topk_lengths, &spec.extra_topk_lengths}) {
+        EXPECT_TRUE(list->empty() || list->size() == requests || list->size() == tokens) << spec.name;
       }
     }
   }

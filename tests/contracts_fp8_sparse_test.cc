@@ -106,6 +106,43 @@ TEST_P(Fp8AndSparse, SparseTopkLength) {
   expect_right(spec);
 }
 
+TEST_P(Fp8AndSparse, SparseTopkLengthOfEachQueryToken) {
+  for (const KvFormat format : {KvFormat::kFp8_656, KvFormat::kPlain}) {
+    for (int heads : {8, 16, 66, 128}) {
+      CaseSpec spec = sparse(heads, 130, format);
+      spec.query_tokens = 2;
+      spec.lengths = {100, 100, 100, 100};
+      spec.topk_lengths = {-5, 130, 0, 1, 65, 64, 1000, 63};
+      expect_right(spec);
+      spec.batch_invariant = true;
+      expect_right(spec);
+    }
+  }
+  // More items than segment lists load lengths of at once, and one item that is split.
+  CaseSpec spec = sparse(16, 2500);
+  spec.query_tokens = 3;
+  spec.lengths.assign(40, 70);
+  for (int i = 0; i < 120; ++i) spec.topk_lengths.push_back(i * 37 % 131);
+  spec.topk_lengths[61] = 2500;
+  expect_right(spec);
+}
+
+TEST_P(Fp8AndSparse, APlanOutlivesTheTopkLengthsOfQueryTokens) {
+  CaseSpec spec = sparse(8, 2100);
+  spec.query_tokens = 2;
+  spec.lengths = {300, 100};
+  spec.topk_lengths = {2100, 3, 700, 0};
+  const RandomCase planned = runtime::make_case(spec, 2);
+  RandomCase used = planned;
+  const std::int32_t lengths[] = {0, 2000, 64, 2};
+  used.inputs.topk_length.data = lengths;
+  // Indices past topk_length are poison in `planned`: make them skips.
+  auto* indices = static_cast<std::int32_t*>(const_cast<void*>(used.inputs.indices.data));
+  std::fill(indices + 2100 + 3, indices + 2 * 2100, -1);
+  std::fill(indices + 3 * 2100, indices + 4 * 2100, -1);
+  expect_right_with_plan_of(planned, used, "other lengths");
+}
+
 TEST_P(Fp8AndSparse, SparsePlainCaches) {
   for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
     CaseSpec spec = sparse(16, 130, KvFormat::kPlain);
@@ -328,6 +365,9 @@ TEST_P(Fp8AndSparse, WrongArgumentsAreNamed) {
   spec.topk_lengths = {1, 2, 3};
   const RandomCase sparse_case = runtime::make_case(spec, 9);
   const RandomCase dense_case = runtime::make_case(fp8(8, {100}), 9);
+  spec.query_tokens = 2;
+  spec.topk_lengths = {1, 2, 3, 4, 5, 6};
+  const RandomCase by_token = runtime::make_case(spec, 9);
   const std::tuple<const char*, const RandomCase*, Change> changes[] = {
       {"kv_cache", &sparse_case, [](auto& in) { in.kv_cache.shape[3] = 576; }},
       {"kv_cache", &sparse_case, [](auto& in) { in.kv_cache.dtype = Dtype::kBF16; }},
@@ -335,6 +375,8 @@ TEST_P(Fp8AndSparse, WrongArgumentsAreNamed) {
       {"indices", &sparse_case, [](auto& in) { in.indices.shape[2] = 64; }},
       {"indices", &sparse_case, [](auto& in) { in.indices.dtype = Dtype::kI64; }},
       {"topk_length", &sparse_case, [](auto& in) { in.topk_length.shape[0] = 2; }},
+      {"topk_length", &by_token, [](auto& in) { in.topk_length.shape[1] = 1; }},
+      {"topk_length", &by_token, [](auto& in) { in.topk_length.strides[0] = 3; }},
       {"block_table", &sparse_case, [](auto& in) { in.block_table = in.topk_length; }},
       {"cache_seqlens", &sparse_case, [](auto& in) { in.cache_seqlens = in.topk_length; }},
       {"kv_cache", &dense_case, [](auto& in) { in.kv_cache.shape[3] = 640; }},

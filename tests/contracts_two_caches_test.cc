@@ -96,6 +96,12 @@ TEST_P(TwoCaches, BothByIndices) {
   spec.extra_topk_lengths = {96, -1, 0, 1000, 64};
   spec.sink = spec.strided = true;
   check(spec);
+  for (int heads : {8, 16, 64, 128}) {  // a length for each query token
+    spec.heads = heads;
+    spec.topk_lengths = {-5, 65, 0, 1, 1, 64, 65, 1000, 1000, 0};
+    spec.extra_topk_lengths = {96, 1, -1, 96, 0, 0, 1000, 65, 64, 2};
+    check(spec);
+  }
 }
 
 TEST_P(TwoCaches, ExtraByPageTable) {

@@ -285,6 +285,8 @@ TEST(Case, BadCasesAreNamed) {
        "tensor \"kv_cache\" is uint8 (3, 4, 1, 640); expected uint8"},
       {sparse(), no_meta("head_dim_v"), "metadata \"head_dim_v\" is missing; expected a whole number"},
       {sparse(), no("indices"), "tensor \"indices\" is missing; expected int32 (batch = 2, s_q = 1, topk)"},
+      {sparse(), add("topk_length", {Dtype::kI32, {2, 2}, {0, 1, 2, 4, 0, 0, 0}}),
+       "tensor \"topk_length\" is int32 (2, 2); expected int32 (batch = 2, s_q = 1)"},
       {sparse(), values("topk_length", {5, 6}),
        "tensor \"topk_length\": request 1 has 6; it must be from 0 to 5"},
       {paged(), no("key_cache"),

@@ -21,6 +21,11 @@ std::vector<int> skewed() {
   return lengths;
 }
 
+std::string lengths_text(const char* name, const std::vector<int>& lengths, const CaseSpec& s) {
+  if (lengths.empty()) return {};
+  return fmt::format("{}{}", name, lengths.size() > s.lengths.size() ? "_by_token" : "");
+}
+
 std::string name_of(const CaseSpec& s) {
   const char* kv = s.format == KvFormat::kPlain ? to_string(s.dtype) : to_string(s.format);
   std::string name = fmt::format("{}/{}/d{}-{}/h{}-{}/sq{}/page{}", s.name, kv, s.qk_dim, s.v_dim, s.heads,
@@ -34,12 +39,12 @@ std::string name_of(const CaseSpec& s) {
   if (s.alibi) name += "/alibi";
   if (s.window != 0) name += fmt::format("/window{}", s.window);
   if (s.sparse) name += fmt::format("/topk{}", s.topk);
-  if (!s.topk_lengths.empty()) name += "/topk_length";
+  name += lengths_text("/topk_length", s.topk_lengths, s);
   if (!s.extra_lengths.empty()) {
     name += fmt::format("/extra{}", s.extra_page_size);
     if (s.extra_format) name += fmt::format("/{}", to_string(*s.extra_format));
     if (s.extra_indexed) name += fmt::format("/topk{}", s.extra_topk);
-    if (!s.extra_topk_lengths.empty()) name += "/extra_topk_length";
+    name += lengths_text("/extra_topk_length", s.extra_topk_lengths, s);
   }
   if (s.causal) name += "/causal";
   if (s.sink) name += "/sink";

@@ -48,6 +48,14 @@ void add_small_fp8_cases(std::vector<CaseSpec>& cases) {
            sparse(96, {.name = "sparse", .heads = 8, .page_size = 61, .sink = true}),
            sparse(130, {.name = "sparse", .query_tokens = 2, .heads = 64, .strided = true}),
            sparse(65, {.name = "sparse", .heads = 128, .topk_lengths = {65, 1, 0, 33}}),
+           sparse(130, {.name = "sparse by token",
+                       .query_tokens = 2,
+                       .heads = 66,
+                       .topk_lengths = {130, 1, 0, 64, 65, 0, 63, 130}}),
+           plain(700, {.name = "sparse plain by token",
+                      .query_tokens = 2,
+                      .heads = 12,
+                      .topk_lengths = {700, 699, 0, 1, 333, 65, 64, 0}}),
            sparse(700, {.name = "sparse splits", .heads = 4}),
            sparse(700, {.name = "sparse splits", .heads = 24}),
            plain(700, {.name = "sparse plain", .heads = 16}),
@@ -133,6 +141,8 @@ void add_full_fp8_cases(std::vector<CaseSpec>& cases) {
   }
   cases.push_back(sparse(66, {.name = "sparse many", .query_tokens = 2, .heads = 8}));
   cases.back().lengths.assign(150, 70);
+  cases.push_back(cases.back());
+  for (int i = 0; i < 300; ++i) cases.back().topk_lengths.push_back(i * 29 % 67);
   cases.push_back(sparse(16384, {.name = "sparse long", .query_tokens = 2, .heads = 16}));
   cases.push_back(fp8({.name = "fp8 very long", .heads = 2, .lengths = {40000, 1}}));
 }

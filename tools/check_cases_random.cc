@@ -85,6 +85,14 @@ void draw_requests(Draw& draw, CaseSpec& spec, std::int64_t work = kWork) {
   }
 }
 
+/// How many of the indices count, for each request or for each query token.
+std::vector<int> draw_topk_lengths(Draw& draw, const CaseSpec& spec, int topk) {
+  std::vector<int> lengths(spec.lengths.size());
+  if (spec.query_tokens > 1 && draw.one_in(2)) lengths.resize(lengths.size() * spec.query_tokens);
+  for (int& length : lengths) length = draw.from(0, topk);
+  return lengths;
+}
+
 /// Query tokens that attend to the tokens of their indices.
 void draw_indices(Draw& draw, CaseSpec& spec) {
   spec.sparse = true;
@@ -94,8 +102,7 @@ void draw_indices(Draw& draw, CaseSpec& spec) {
                                spec.heads * (spec.qk_dim + spec.v_dim);
   spec.topk = draw.of_any_size(0, static_cast<int>(std::clamp<std::int64_t>(kWork / a_token, 1, 20'000)));
   spec.skipped_indices = draw.of({0.0, 0.0, 0.3, 0.9});
-  if (!draw.one_in(3)) return;
-  for (std::size_t i = 0; i < spec.lengths.size(); ++i) spec.topk_lengths.push_back(draw.from(0, spec.topk));
+  if (draw.one_in(3)) spec.topk_lengths = draw_topk_lengths(draw, spec, spec.topk);
 }
 
 /// Draws the scores' deviation, and steps by which they rise and fall along a request. Not deviations of 100
@@ -145,8 +152,7 @@ void draw_second_cache(Draw& draw, CaseSpec& spec) {
     return;
   }
   spec.extra_topk = draw.of_any_size(0, static_cast<int>(std::max<std::int64_t>(tokens / batch, 1)));
-  if (!draw.one_in(3)) return;
-  for (int i = 0; i < batch; ++i) spec.extra_topk_lengths.push_back(draw.from(0, spec.extra_topk));
+  if (draw.one_in(3)) spec.extra_topk_lengths = draw_topk_lengths(draw, spec, spec.extra_topk);
 }
 
 /// Makes plain latents e4m3.

@@ -122,8 +122,8 @@ void add_small_two_cache_cases(std::vector<CaseSpec>& cases) {
                                           .heads = 16,
                                           .sink = true,
                                           .strided = true,
-                                          .topk_lengths = {128, 0, 5, 64},
-                                          .extra_topk_lengths = {300, 0, 0, 65}}))),
+                                          .topk_lengths = {128, 0, 5, 64, 1, 127, 0, 63},
+                                          .extra_topk_lengths = {300, 0, 0, 65, 64, 1, 299, 0}}))),
            v41(ScalePlace::kPage, true,
                extra_paged(
                    {90, 300, 0, 1}, 3,

@@ -40,6 +40,25 @@ struct MakeCaseOptions {
   runtime::CaseSpec spec = {.lengths = {0, 1, 64, 200}, .topk = -1, .extra_topk = -1};
 };
 
+/// --topk-lengths or --extra-topk-lengths: one for each request or query token, at most `topk`.
+Status check_topk_lengths(const char* option, const std::vector<int>& lengths, int topk,
+                          const runtime::CaseSpec& spec) {
+  const std::size_t requests = spec.lengths.size(), tokens = requests * spec.query_tokens;
+  const bool by_token = spec.ragged_tokens.empty() && lengths.size() == tokens;
+  if (!lengths.empty() && lengths.size() != requests && !by_token) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("--{}-lengths has {} numbers, but there are {} requests of {} query tokens; one for "
+                        "each request is accepted, or, unless they are ragged, one for each query token",
+                        option, lengths.size(), requests, spec.query_tokens)};
+  }
+  for (int length : lengths) {
+    if (length <= topk) continue;
+    return {StatusCode::kInvalidArgument, fmt::format("--{0}-lengths has {1}; 0 to --{0} {2} is accepted",
+                                                      option, length, std::max(topk, 0))};
+  }
+  return {};
+}
+
 Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
   spec = options.spec;
   spec.dtype = options.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
@@ -105,28 +124,9 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
             fmt::format("--ragged has {} numbers, but there are {} requests; expected one for each",
                         spec.ragged_tokens.size(), spec.lengths.size())};
   }
-  if (!spec.topk_lengths.empty() && spec.topk_lengths.size() != spec.lengths.size()) {
-    return {StatusCode::kInvalidArgument,
-            fmt::format("--topk-lengths has {} numbers, but there are {} requests; expected one for each",
-                        spec.topk_lengths.size(), spec.lengths.size())};
-  }
-  for (int length : spec.topk_lengths) {
-    if (length <= spec.topk) continue;
-    return {StatusCode::kInvalidArgument,
-            fmt::format("--topk-lengths has {}; 0 to --topk {} is accepted", length, std::max(spec.topk, 0))};
-  }
-  if (!spec.extra_topk_lengths.empty() && spec.extra_topk_lengths.size() != spec.lengths.size()) {
-    return {
-        StatusCode::kInvalidArgument,
-        fmt::format("--extra-topk-lengths has {} numbers, but there are {} requests; expected one for each",
-                    spec.extra_topk_lengths.size(), spec.lengths.size())};
-  }
-  for (int length : spec.extra_topk_lengths) {
-    if (length <= spec.extra_topk) continue;
-    return {StatusCode::kInvalidArgument,
-            fmt::format("--extra-topk-lengths has {}; 0 to --extra-topk {} is accepted", length,
-                        spec.extra_topk)};
-  }
+  FLASHLATENT_RETURN_IF_ERROR(check_topk_lengths("topk", spec.topk_lengths, spec.topk, spec));
+  FLASHLATENT_RETURN_IF_ERROR(
+      check_topk_lengths("extra-topk", spec.extra_topk_lengths, spec.extra_topk, spec));
   if (spec.scales > 0 && spec.format != KvFormat::kE4m3) {
     return {StatusCode::kInvalidArgument,
             fmt::format("--scales is {}; those are for --kv e4m3, and --kv is {}", spec.scales, options.kv)};
@@ -377,7 +377,7 @@ void add_make_case(CLI::App& app, Action& action) {
                    "Make it sparse: each query token attends to so many random tokens of its request")
       ->check(CLI::Range(0, 1 << 20));
   add_list_option(*make, "--topk-lengths", spec.topk_lengths, 0, 1 << 20,
-                  "Sparse: only so many indices of each request count: a,b,c")
+                  "Sparse: only so many indices of each request, or query token, count: a,b,c")
       ->needs("--topk");
   make->add_option("--skipped-indices", spec.skipped_indices,
                    "Sparse: this part of the indices is -1 or out of range, of each third query token all")
@@ -399,7 +399,7 @@ void add_make_case(CLI::App& app, Action& action) {
       ->check(CLI::Range(0, 1 << 20))
       ->needs("--extra-lengths");
   add_list_option(*make, "--extra-topk-lengths", spec.extra_topk_lengths, 0, 1 << 20,
-                  "Extra cache: only so many indices of each request count: a,b,c")
+                  "Extra cache: only so many indices of each request, or query token, count: a,b,c")
       ->needs("--extra-topk");
   make->add_flag("--extra-by-token", spec.extra_by_token,
                  "Extra cache by page table: each query token sees fewer of its tokens than the next one")

@@ -34,8 +34,8 @@ enum class InputArgument : std::int32_t {
 struct InputOffence {
   InputArgument argument = InputArgument::kNone;
   std::int32_t request = 0;
-  /// Block table: the column. extra_cache_seqlens: the query token (0 if each request has one length). Other
-  /// arguments: the place in the argument.
+  /// Block table: the column. topk_length, extra_topk_length and extra_cache_seqlens: the query token (0 if
+  /// each request has one length). Other arguments: the place in the argument.
   std::int32_t index = 0;
   std::int32_t value = 0;
   std::int64_t least = 0, most = 0;  ///< The range that is accepted there.

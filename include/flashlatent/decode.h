@@ -43,8 +43,9 @@ struct DecodeInputs {
   /// int32 (batch, s_q, topk), only sparse: page * page_size + offset in the page; skipped if negative or
   /// past the cache's end. An index that is named twice counts twice.
   ConstTensorView indices;
-  /// int32 (batch), only sparse, optional: only this many of a request's indices are read. A negative value
-  /// counts as 0, one above topk as topk.
+  /// int32 (batch), or (batch, s_q) if q is not ragged, only sparse, optional: only this many of a request's
+  /// or query token's indices are read. A negative value counts as 0, one above topk as topk. A plan needs
+  /// lengths of the same shape.
   ConstTensorView topk_length;
   ConstTensorView cu_seqlens_q;  ///< int32 (batch + 1), only with Query::ragged: request i has the tokens
                                  ///< [cu_seqlens_q[i], cu_seqlens_q[i + 1]) of q, at most s_q. From 0 to
@@ -69,7 +70,7 @@ struct DecodeInputs {
   // Only with Cache::extra: the extra cache.
   ConstTensorView extra_kv_cache;     ///< As kv_cache, with pages of Extra::page_size.
   ConstTensorView extra_indices;      ///< int32 (batch, s_q, extra topk), as indices.
-  ConstTensorView extra_topk_length;  ///< int32 (batch), optional, as topk_length.
+  ConstTensorView extra_topk_length;  ///< int32 (batch) or (batch, s_q), optional, as topk_length.
   ConstTensorView extra_block_table;  ///< int32 (batch, extra max_pages), as block_table.
   /// int32 (batch), clamped as cache_seqlens. Or (batch, s_q) where query tokens see different numbers of
   /// tokens; q must not be ragged then. There is no causal mask on the extra cache.

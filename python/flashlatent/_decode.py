@@ -47,7 +47,8 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     softmax_scale  no default: for MLA it is that of the head before absorption, 192**-0.5 for DeepSeek-V3
     indices        int32 (batch, s_q, topk), sparse decode, instead of block_table and cache_seqlens:
                    page * page_size + offset; negative ones and those past the cache's end are skipped
-    topk_length    int32 (batch), sparse: only so many of a request's indices are read, 0 to topk
+    topk_length    int32 (batch), or (batch, s_q) if q is not ragged, sparse: only so many of a request's or query
+                   token's indices are read, 0 to topk
     cu_seqlens_q   int32 (batch + 1): request i has query tokens [cu_seqlens_q[i], cu_seqlens_q[i + 1])
     tokens         with cu_seqlens_q: the most query tokens that any request has; all of them if not given
     attn_sink      fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink)); lse stays

@@ -116,6 +116,15 @@ Place first_place(const Tables& t) {
 
 }  // namespace input_check
 
+namespace {
+
+/// Where a length is: "[request]", or "[request, token]".
+std::string length_index(const InputOffence& o) {
+  return message("[", o.request, o.index == 0 ? std::string() : message(", ", o.index), "]");
+}
+
+}  // namespace
+
 Status to_status(const InputOffence& o) {
   switch (o.argument) {
     case InputArgument::kNone:
@@ -132,7 +141,7 @@ Status to_status(const InputOffence& o) {
                               " may have 0 to ", o.most,
                               " tokens, as its row of block_table has room for (columns x page_size)");
     case InputArgument::kTopkLength:
-      return invalid_argument("topk_length[", o.index, "] is ", o.value, "; request ", o.request,
+      return invalid_argument("topk_length", length_index(o), " is ", o.value, "; request ", o.request,
                               " may have 0 to topk = ", o.most, " indices");
     case InputArgument::kBlockTable:
       return invalid_argument("block_table[", o.request, ", ", o.index, "] is ", o.value,
@@ -140,12 +149,11 @@ Status to_status(const InputOffence& o) {
                               " pages; a lower number is accepted, or a negative one, whose tokens are "
                               "skipped");
     case InputArgument::kExtraCacheSeqlens:
-      return invalid_argument("extra_cache_seqlens[", o.request,
-                              o.index == 0 ? std::string() : message(", ", o.index), "] is ", o.value,
-                              "; request ", o.request, " may have 0 to ", o.most,
+      return invalid_argument("extra_cache_seqlens", length_index(o), " is ", o.value, "; request ",
+                              o.request, " may have 0 to ", o.most,
                               " tokens, as its row of extra_block_table has room for (columns x page_size)");
     case InputArgument::kExtraTopkLength:
-      return invalid_argument("extra_topk_length[", o.index, "] is ", o.value, "; request ", o.request,
+      return invalid_argument("extra_topk_length", length_index(o), " is ", o.value, "; request ", o.request,
                               " may have 0 to the extra topk = ", o.most, " indices");
     case InputArgument::kExtraBlockTable:
       return invalid_argument("extra_block_table[", o.request, ", ", o.index, "] is ", o.value,

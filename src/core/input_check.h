@@ -126,8 +126,8 @@ FLASHLATENT_CHECK_FUNCTION Place begin_place(std::int32_t i) {
 /// The place of length number `i` of a list with `each` lengths a request.
 FLASHLATENT_CHECK_FUNCTION Place length_place(const List& list, std::int32_t i) {
   const std::int32_t request = i / list.each;
-  const bool by_token = list.length_argument == InputArgument::kExtraCacheSeqlens;
-  return place_of(list.length_argument, request, by_token ? i % list.each : request);
+  const bool is_row = list.length_argument == InputArgument::kCacheSeqlens;
+  return place_of(list.length_argument, request, is_row ? request : i % list.each);
 }
 
 FLASHLATENT_CHECK_FUNCTION Place page_place(const List& list, std::int32_t request, std::int32_t column) {

@@ -87,19 +87,23 @@ Status validate_extra_cache(const DecodeProblem& problem, const DecodeInputs& in
                         {query.batch, extra.max_pages});
 }
 
+/// Checks lengths that may be one a request or, unless queries are ragged, one a query token.
+Status expect_lengths(const char* name, const ConstTensorView& lengths, const DecodeProblem& problem,
+                      Device device) {
+  const auto& query = problem.query;
+  if (lengths.rank == 2 && !query.ragged) {
+    return expect_strided(name, lengths, Dtype::kI32, device, {query.batch, query.tokens});
+  }
+  return expect_strided(name, lengths, Dtype::kI32, device, {query.batch});
+}
+
 /// Checks the extra cache's lengths for plan().
 Status validate_extra_lengths(const DecodeProblem& problem, const ConstTensorView& lengths, Device device) {
   const ExtraCache& extra = problem.cache.extra;
-  const auto& query = problem.query;
   if (!extra.enabled) return absent("lengths.extra", lengths, "the problem has no extra cache");
-  if (extra.indexed) {
-    if (!lengths.present()) return {};
-    return expect_strided("extra_topk_length", lengths, Dtype::kI32, device, {query.batch});
-  }
-  if (lengths.rank == 2 && !query.ragged) {
-    return expect_strided("extra_cache_seqlens", lengths, Dtype::kI32, device, {query.batch, query.tokens});
-  }
-  return expect_strided("extra_cache_seqlens", lengths, Dtype::kI32, device, {query.batch});
+  if (extra.indexed && !lengths.present()) return {};
+  return expect_lengths(extra.indexed ? "extra_topk_length" : "extra_cache_seqlens", lengths, problem,
+                        device);
 }
 
 /// Checks cu_seqlens_q for plan().
@@ -220,9 +224,17 @@ PlanLengths lengths_of(const DecodeProblem& problem, const DecodeInputs& inputs)
 Status validate_lengths(const DecodeProblem& problem, const PlanLengths& lengths, Device device) {
   FLASHLATENT_RETURN_IF_ERROR(validate_extra_lengths(problem, lengths.extra, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_plan_begins(problem, lengths.cu_seqlens_q, device));
-  const char* name = problem.sparse.enabled ? "topk_length" : "cache_seqlens";
-  if (problem.sparse.enabled && !lengths.cache.present()) return {};
-  return expect_strided(name, lengths.cache, Dtype::kI32, device, {problem.query.batch});
+  const auto& [query, cache, sparse, options] = problem;
+  if (!sparse.enabled) {
+    return expect_strided("cache_seqlens", lengths.cache, Dtype::kI32, device, {query.batch});
+  }
+  if (!lengths.cache.present()) return {};
+  FLASHLATENT_RETURN_IF_ERROR(expect_lengths("topk_length", lengths.cache, problem, device));
+  const bool rows_together = query.batch <= 1 || lengths.cache.strides[0] == query.tokens;
+  if (lengths.cache.rank == 1 || cache.extra.enabled || rows_together) return {};
+  return invalid_argument(
+      "topk_length is ", to_string(lengths.cache), " with a stride of ", lengths.cache.strides[0],
+      " from row to row; without an extra cache a stride of s_q, ", query.tokens, ", is accepted");
 }
 
 Status validate_host_pages(const DecodeProblem& problem, const HostPages& pages) {

@@ -98,13 +98,14 @@ auto with_lists(const Selection& selection, const Lengths& all, Use use) {
 /// Makes a plan for these groups in host memory. `lengths` must be valid.
 void build_on_host(const Selection& selection, const Lengths& lengths, std::span<const prefix::Group> groups,
                    void* memory) {
-  if (selection.geometry.lists == 2) {
+  const schedule::Geometry g = schedule::with_lengths(selection.geometry, lengths.given);
+  if (g.lists == 2) {
     with_lists(selection, lengths, [&](const auto& lists) {
-      schedule::build_on_host(selection.geometry, lists, memory, {.packs = selection.packs});
+      schedule::build_on_host(g, lists, memory, {.packs = selection.packs});
     });
   } else {
-    prefix::build_on_host(selection.geometry, selection.prefix, groups,
-                          static_cast<const std::int32_t*>(lengths.here().data), memory, selection.packs);
+    prefix::build_on_host(g, selection.prefix, groups, static_cast<const std::int32_t*>(lengths.here().data),
+                          memory, selection.packs);
   }
 }
 
@@ -116,16 +117,17 @@ Status build_plan(const Selection& selection, const Lengths& lengths, std::span<
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda) {
     const schedule::Building building{.packs = selection.packs};
-    if (selection.geometry.lists == 2) {
+    const schedule::Geometry g = schedule::with_lengths(selection.geometry, lengths.given);
+    if (g.lists == 2) {
       return with_lists(selection, lengths, [&](const auto& lists) {
-        return cuda::build_plan(selection.geometry, lists, plan, executor, building);
+        return cuda::build_plan(g, lists, plan, executor, building);
       });
     }
     if (selection.prefix.requests == 0) {
-      return cuda::build_plan(selection.geometry, lengths.here(), plan, executor, building);
+      return cuda::build_plan(g, lengths.here(), plan, executor, building);
     }
-    return cuda::build_plan(selection.geometry, selection.prefix, groups, host_lengths, lengths.here(), plan,
-                            executor, building.packs);
+    return cuda::build_plan(g, selection.prefix, groups, host_lengths, lengths.here(), plan, executor,
+                            building.packs);
   }
 #endif
   build_on_host(selection, lengths, groups, plan.data);
@@ -135,13 +137,13 @@ Status build_plan(const Selection& selection, const Lengths& lengths, std::span<
 /// Describes a plan that is on the host. `lengths` must be valid.
 Result<PlanDescription> described(const Selection& selection, const Lengths& lengths, Memory plan) {
   const char* kernel = selection.kernel->name;
-  if (selection.geometry.lists == 2) {
-    return with_lists(selection, lengths, [&](const auto& lists) {
-      return describe_plan(selection.geometry, lists, plan, kernel);
-    });
+  const schedule::Geometry g = schedule::with_lengths(selection.geometry, lengths.given);
+  if (g.lists == 2) {
+    return with_lists(selection, lengths,
+                      [&](const auto& lists) { return describe_plan(g, lists, plan, kernel); });
   }
-  return describe_plan(selection.geometry, static_cast<const std::int32_t*>(lengths.here().data), plan,
-                       kernel, selection.prefix);
+  return describe_plan(g, static_cast<const std::int32_t*>(lengths.here().data), plan, kernel,
+                       selection.prefix);
 }
 
 }  // namespace
@@ -218,8 +220,8 @@ Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
   FLASHLATENT_ASSIGN_OR_RETURN(schedule::HeldTokens held,
                                hold_tokens(problem, selection, inputs.cache_seqlens,
                                            {workspace.data, selection.workspace_bytes}, here));
-  return kernel->launch({problem, inputs, outputs, selection.geometry, selection.prefix, plan, workspace,
-                         here,
+  const schedule::Geometry g = schedule::with_lengths(selection.geometry, lengths_of(problem, inputs));
+  return kernel->launch({problem, inputs, outputs, g, selection.prefix, plan, workspace, here,
                          /*max_logits=*/{}, held});
 }
 

@@ -63,8 +63,7 @@ class Checker {
     FLASHLATENT_RETURN_IF_ERROR(latent_cache());
     FLASHLATENT_RETURN_IF_ERROR(
         expect("indices", {Dtype::kI32}, {{"batch", batch_}, {"s_q", tokens_}, {"topk"}}));
-    FLASHLATENT_RETURN_IF_ERROR(expect_optional("topk_length", {Dtype::kI32}, {{"batch", batch_}}));
-    FLASHLATENT_RETURN_IF_ERROR(values_within("topk_length", extent("indices", 2), "topk"));
+    FLASHLATENT_RETURN_IF_ERROR(topk_length("topk_length", "indices", "topk"));
     FLASHLATENT_RETURN_IF_ERROR(extra_cache());
     return references(case_.head_dim_v.value_or(-1));
   }
@@ -281,8 +280,7 @@ class Checker {
       }
       FLASHLATENT_RETURN_IF_ERROR(
           expect("extra_indices", {Dtype::kI32}, {{"batch", batch_}, {"s_q", tokens_}, {"extra_topk"}}));
-      FLASHLATENT_RETURN_IF_ERROR(expect_optional("extra_topk_length", {Dtype::kI32}, {{"batch", batch_}}));
-      return values_within("extra_topk_length", extent("extra_indices", 2), "extra_topk");
+      return topk_length("extra_topk_length", "extra_indices", "extra_topk");
     }
     if (is_there("extra_topk_length")) return error("extra_topk_length", "it belongs to extra_indices");
     return lengths("extra_", page_size);
@@ -300,17 +298,27 @@ class Checker {
   Status lengths(const std::string& prefix, std::int64_t page_size) {
     const std::string table = prefix + "block_table", seqlens = prefix + "cache_seqlens";
     FLASHLATENT_RETURN_IF_ERROR(expect(table.c_str(), {Dtype::kI32}, {{"batch", batch_}, {"max_pages"}}));
-    if (!prefix.empty() && !ragged_ && tensor(seqlens.c_str()).rank == 2) {
-      FLASHLATENT_RETURN_IF_ERROR(
-          expect(seqlens.c_str(), {Dtype::kI32}, {{"batch", batch_}, {"s_q", tokens_}}));
-    } else {
-      FLASHLATENT_RETURN_IF_ERROR(expect(seqlens.c_str(), {Dtype::kI32}, {{"batch", batch_}}));
-    }
+    FLASHLATENT_RETURN_IF_ERROR(expect_lengths(seqlens.c_str(), /*or_by_token=*/!prefix.empty()));
     std::int64_t tokens = 0;
     if (__builtin_mul_overflow(extent(table.c_str(), 1), page_size, &tokens)) {
       return error(table.c_str(), fmt::format("with pages of {} tokens that is too many", page_size));
     }
     return values_within(seqlens.c_str(), tokens, "max_pages * page_size");
+  }
+
+  // Checks how many of a list of indices count, if that is there.
+  Status topk_length(const char* name, const char* indices, const char* topk) {
+    if (!is_there(name)) return {};
+    FLASHLATENT_RETURN_IF_ERROR(expect_lengths(name, /*or_by_token=*/true));
+    return values_within(name, extent(indices, 2), topk);
+  }
+
+  // Expects a length for each request, or with `or_by_token` one for each query token.
+  Status expect_lengths(const char* name, bool or_by_token) {
+    if (or_by_token && !ragged_ && tensor(name).rank == 2) {
+      return expect(name, {Dtype::kI32}, {{"batch", batch_}, {"s_q", tokens_}});
+    }
+    return expect(name, {Dtype::kI32}, {{"batch", batch_}});
   }
 
   // Checks that every value of an int32 tensor (one row a request), if present, is from 0 to `most`.

@@ -43,6 +43,11 @@ void set_lists(Geometry& g, const DecodeProblem& problem) {
   g.max_tokens = union_length(g, most_tokens(g.list[0]), most_tokens(g.list[1]));
 }
 
+Geometry with_lengths(Geometry g, const PlanLengths& lengths) {
+  if (g.lists == 1 && lengths.cache.rank == 2) g.length_sharers = 1;
+  return g;
+}
+
 UnionLengths union_lengths(const PlanLengths& lengths) {
   return {{list_lengths(lengths.cache), list_lengths(lengths.extra)}};
 }

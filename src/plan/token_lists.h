@@ -107,6 +107,10 @@ void set_lists(Geometry& g, const DecodeProblem& problem);
 
 struct HeldTokens;
 
+/// `g` for a call with these lengths: where a list of indices has a length for each query token, items have
+/// lengths of their own.
+Geometry with_lengths(Geometry g, const PlanLengths& lengths);
+
 /// The lengths of a call from those that plan() and decode() get. `held`: where ranks share contexts, the
 /// rank's tokens are used in their place.
 UnionLengths union_lengths(const PlanLengths& lengths);

@@ -322,7 +322,9 @@ class Maker {
     if (values.empty()) return {};
     auto* copy = allocate<std::int32_t>(static_cast<std::int64_t>(values.size()));
     std::copy(values.begin(), values.end(), copy);
-    return {copy, Dtype::kI32, {batch()}};
+    const auto count = static_cast<std::int64_t>(values.size());
+    if (count == batch()) return {copy, Dtype::kI32, {batch()}};
+    return {copy, Dtype::kI32, {batch(), count / batch()}};
   }
 
   void make_indices() {
@@ -342,7 +344,8 @@ class Maker {
       const auto request = static_cast<int>(row / tokens);
       const int length = cache.lengths[request];
       const bool all_skipped = length == 0 || (spec_.skipped_indices > 0 && row % none == 2);
-      const int read = topk_lengths.empty() ? topk : topk_lengths[request];
+      const bool by_token = static_cast<std::int64_t>(topk_lengths.size()) > batch();
+      const int read = topk_lengths.empty() ? topk : topk_lengths[by_token ? row : request];
       for (int i = 0; i < topk; ++i, ++indices) {
         const bool skipped = all_skipped || uniform_(engine_) < spec_.skipped_indices;
         if (i >= read && engine_() % 2 == 0) {

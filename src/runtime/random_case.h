@@ -52,7 +52,7 @@ struct CaseSpec {
   int window = 0;
   bool sparse = false;  ///< Query tokens attend to `topk` random tokens of their request.
   int topk = 0;
-  std::vector<int> topk_lengths = {};  ///< One a request; empty: no topk_length.
+  std::vector<int> topk_lengths = {};  ///< One a request or query token; empty: no topk_length.
   PrefixSharing prefix_sharing = PrefixSharing::kOff;
   int sharers = 1;        ///< This many consecutive requests ...
   int shared_tokens = 0;  ///< ... begin with the same tokens, as far as these fill pages.

@@ -63,21 +63,24 @@ def test_convert(page_size, padding):
 
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("by_pages", [False, True])
-def test_decode(plain, by_pages):
+@pytest.mark.parametrize("by_token", [False, True])
+def test_decode(plain, by_pages, by_token):
     rng = np.random.default_rng(1)
     (window, window_view), (extra, extra_view) = pages_584(rng, 3, 64), pages_584(rng, 40, 2, 16)
     rows, extra_rows = rows_584(window, 64), rows_584(extra, 2)
     q = bf16_bits(rng.standard_normal((2, 2, 6, 512)))
     indices = rng.integers(-1, 192, (2, 2, 70)).astype(np.int32)
-    topk_length = np.array([70, 0], np.int32)
-    options = {"indices": indices, "topk_length": topk_length}
+    topk_length, extra_length = np.array([[70, 70], [0, 0]], np.int32), np.array([[0, 0], [20, 20]], np.int32)
+    if by_token:
+        topk_length[0, 1], extra_length[1, 0] = 3, 19
+    options = {"indices": indices, "topk_length": topk_length if by_token else topk_length[:, 0].copy()}
     if by_pages:
         lengths = np.array([[33, 34], [0, 5]], np.int32)
         table = rng.permutation(40)[:34].reshape(2, 17).astype(np.int32)
         options |= {"extra_block_table": table, "extra_cache_seqlens": lengths}
     else:
         extra_indices = rng.integers(-1, 80, (2, 2, 20)).astype(np.int32)
-        options |= {"extra_indices": extra_indices, "extra_topk_length": np.array([0, 20], np.int32)}
+        options |= {"extra_indices": extra_indices, "extra_topk_length": extra_length if by_token else extra_length[:, 0].copy()}
     if plain:
         options |= {"page_size": 64, "extra_page_size": 2}
     out, lse = flashlatent.decode(q, window if plain else window_view,
@@ -85,12 +88,12 @@ def test_decode(plain, by_pages):
                                   **options)
     for i in range(2):
         for t in range(2):
-            named = indices[i, t, :topk_length[i]]
+            named = indices[i, t, :topk_length[i, t]]
             seen = [rows[named[named >= 0]]]
             if by_pages:
                 seen.append(extra_rows.reshape(40, 2, 512)[table[i]].reshape(-1, 512)[:lengths[i, t]])
             else:
-                named = extra_indices[i, t, :[0, 20][i]]
+                named = extra_indices[i, t, :extra_length[i, t]]
                 seen.append(extra_rows[named[named >= 0]])
             seen = np.concatenate(seen)
             if len(seen) == 0:

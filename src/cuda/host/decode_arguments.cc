@@ -38,7 +38,7 @@ sm90::DecodeArguments decode_arguments(const DecodeCall& call) {
   sm90::DecodeArguments args = {};
   args.geometry = g;
   args.lanes = Divisor(g.lanes);
-  args.sharers = Divisor(g.length_sharers);
+  args.sharers = Divisor(sparse ? problem.query.tokens : g.length_sharers);
   const bool in_turn = g.partition == schedule::Partition::kTurns;
   if (!in_turn) {
     const schedule::PlanView view = schedule::plan_view(g, plan.data);

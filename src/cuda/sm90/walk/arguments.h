@@ -104,7 +104,7 @@ struct MaxLogits {
 
 struct DecodeArguments {
   schedule::Geometry geometry;
-  Divisor lanes, sharers;  // geometry.lanes, geometry.length_sharers
+  Divisor lanes, sharers;  // geometry.lanes; items of a request, which share a length or have their own
   const schedule::Header* plan_header;
   const schedule::Cut* cuts;
   const schedule::Merge* merges;

@@ -48,7 +48,8 @@ __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeA
     if (g.requests <= kFewRequests) {
       if (is_first) {
         std::int32_t length = 0, successor = 0;
-        if (lengths != nullptr && lane < args.sharers.quotient(g.requests)) length = lengths[lane];
+        const int count = g.length_sharers == 1 ? g.requests : args.sharers.quotient(g.requests);
+        if (lengths != nullptr && lane < count) length = lengths[lane];
         if (successors != nullptr && lane < g.requests) successor = successors[lane];
         shared.lengths[lane] = length;
         shared.successors[lane] = successor;

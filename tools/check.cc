@@ -78,8 +78,8 @@ Result<Executor> executor_of(const runtime::CaseSpec& spec, const runtime::Rando
 class CaseRun {
  public:
   CaseRun(const runtime::CaseSpec& spec, const runtime::RandomCase& random_case, runtime::DecodeRun& run)
-      : others_(spec.other_lengths),
-        in_graph_(spec.graph && run.handle().executor().backend == Backend::kCuda),
+      : in_graph_(spec.graph && run.handle().executor().backend == Backend::kCuda),
+        others_(spec.other_lengths && (in_graph_ || !spec.batch_invariant)),
         other_(random_case.other_lengths),
         own_(lengths_of(random_case.problem, random_case.inputs)),
         run_(run) {}
@@ -103,7 +103,8 @@ class CaseRun {
   }
 
  private:
-  bool others_, in_graph_;
+  bool in_graph_;  // it plans anew for its lengths
+  bool others_;
   const PlanLengths& other_;
   PlanLengths own_;
   runtime::DecodeRun& run_;

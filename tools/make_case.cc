@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/formats/formats.h"
+#include "core/return_if_error.h"
 #include "core/token_bytes.h"
 #include "cpu/parallel.h"
 #include "cpu/reference.h"

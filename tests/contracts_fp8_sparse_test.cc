@@ -205,6 +205,18 @@ TEST_P(Fp8AndSparse, TopkLengthComesAndGoesAfterThePlan) {
     expect_right_with_plan_of(all, some, name + "topk_length");
     expect_right_with_plan_of(all, all, name + "neither");
   }
+  CaseSpec spec = sparse(8, 200);
+  spec.query_tokens = 2;
+  spec.lengths.assign(20, 70);
+  const RandomCase all = runtime::make_case(spec, 2);
+  std::vector<std::int32_t> lengths(40, 1);
+  lengths[0] = 200;
+  RandomCase by_token = all, by_request = all;
+  by_token.inputs.topk_length = {lengths.data(), Dtype::kI32, {20, 2}};
+  by_request.inputs.topk_length = {lengths.data(), Dtype::kI32, {20}};
+  expect_right_with_plan_of(by_token, all, "none, planned for query tokens");
+  expect_right_with_plan_of(by_token, by_request, "of requests, planned for query tokens");
+  expect_right_with_plan_of(by_request, by_token, "of query tokens, planned for requests");
 }
 
 TEST_P(Fp8AndSparse, LiveNanReachesTheRowsThatSeeIt) {

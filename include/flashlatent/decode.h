@@ -44,8 +44,8 @@ struct DecodeInputs {
   /// past the cache's end. An index that is named twice counts twice.
   ConstTensorView indices;
   /// int32 (batch), or (batch, s_q) if q is not ragged, only sparse, optional: only this many of a request's
-  /// or query token's indices are read. A negative value counts as 0, one above topk as topk. A plan needs
-  /// lengths of the same shape.
+  /// or query token's indices are read. A negative value counts as 0, one above topk as topk. With
+  /// batch_invariant a plan needs lengths of the same shape.
   ConstTensorView topk_length;
   ConstTensorView cu_seqlens_q;  ///< int32 (batch + 1), only with Query::ragged: request i has the tokens
                                  ///< [cu_seqlens_q[i], cu_seqlens_q[i + 1]) of q, at most s_q. From 0 to

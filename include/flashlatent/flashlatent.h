@@ -13,6 +13,7 @@
 #include "flashlatent/page_pool.h"
 #include "flashlatent/plan.h"
 #include "flashlatent/plan_description.h"
+#include "flashlatent/prepare_step.h"
 #include "flashlatent/problem.h"
 #include "flashlatent/sparse_prefill.h"
 #include "flashlatent/status.h"

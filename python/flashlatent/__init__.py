@@ -21,16 +21,18 @@ from ._native import VERSION as __version__
 from ._native import (PagePool, Plan, Problem, Sequence, Step, append_index_keys, append_kv, append_latent, combine, convert_cache,
                       convert_kv, copy_pages, costs_text, default_backend, describe_plan, explain, gather_cache, gather_index_keys,
                       gather_kv, index_topk, info, load_costs, merge_topk, prepare_queries, quantize_index_queries, sparse_prefill)
+from ._step import CacheTokens, StepCache, StepPlan, StepTokens, prepare_step
 
 _copies.install()
 
 __all__ = [
-    "ArgumentTypeError", "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError",
-    "KeyValueCache", "PagePool", "Plan", "Problem", "Sequence", "Step", "UnavailableError", "UnsupportedError",
+    "ArgumentTypeError", "CacheTokens", "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError",
+    "KeyValueCache", "PagePool", "Plan", "Problem", "Sequence", "Step", "StepCache", "StepPlan", "StepTokens",
+    "UnavailableError", "UnsupportedError",
     "__version__", "append_index_keys", "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages",
     "costs_text", "csr_to_block_table", "decode",
     "decode_kv", "default_backend", "describe_plan", "explain", "finish_outputs", "gather_cache", "gather_index_keys",
-    "gather_kv", "index_topk", "info", "load_costs", "merge_topk", "prepare_queries",
+    "gather_kv", "index_topk", "info", "load_costs", "merge_topk", "prepare_queries", "prepare_step",
     "quantize_index_queries", "sparse_prefill",
 ]
 

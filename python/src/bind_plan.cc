@@ -163,8 +163,8 @@ threads, kernel, check_inputs  as in Plan())")
            "plan"_a = nb::none(), "stream"_a = nb::none(),
            R"(Plans one step: which part does which blocks of which request.
 
-lengths  int32 (batch): cache_seqlens, or topk_length where decode is sparse (None: all have topk), (batch, s_q) if
-         decode gets that; clamped to what the page table, or topk, has room for
+lengths  int32 (batch): cache_seqlens, or topk_length where decode is sparse (None: all have topk; or (batch, s_q)); clamped to
+         what the page table, or topk, has room for
 extra_lengths  with an extra cache: extra_cache_seqlens, or extra_topk_length (None: all have the extra topk)
 cu_seqlens_q   of a ragged batch: with two caches, or a window over a latent cache, query tokens are shared out one by
          one, and a plan that is not told counts as many for each request as the one with the most has

@@ -3,6 +3,7 @@
 
 #include "python/src/bindings.h"
 #include "python/src/constructor.h"
+#include "python/src/cuda_stream.h"
 #include "python/src/errors.h"
 #include "python/src/step.h"
 
@@ -55,6 +56,18 @@ nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::
   return step.decode(std::move(given));
 }
 
+/// The part of Step.prepare() (_step.py) that plans.
+void schedule(Step& step, const DecodeProblem& problem, nb::handle lengths, nb::handle extra_lengths,
+              nb::handle cu_seqlens_q, nb::handle like, nb::handle stream) {
+  const Array given = Array::read("lengths", lengths);
+  const Array extra = Array::read("extra_lengths", extra_lengths);
+  const Array begins = Array::read("cu_seqlens_q", problem.query.ragged ? cu_seqlens_q : nb::none());
+  const Device device = Array::read("cache_seqlens", like).view().device;
+  const WorkStream work(like, device, stream);
+  step.schedule(problem, {given.view(), extra.view(), begins.view()}, like, device, work.handle());
+  work.finish();
+}
+
 }  // namespace
 
 void bind_step(nb::module_& module) {
@@ -102,6 +115,8 @@ check_inputs  True: every call looks at its lengths and page numbers first, as f
              "those of flashlatent.decode_kv(); check_inputs is off unless it or the Step's is given (None: "
              "on the CPU only). `plan` as in decode().");
   step.def_prop_ro("calls_per_plan", &Step::calls_per_plan);
+  step.def("_schedule", &schedule, "problem"_a, "lengths"_a.none(), nb::kw_only(), "extra_lengths"_a.none(),
+           "cu_seqlens_q"_a.none(), "like"_a, "stream"_a.none());
   step.def("_decode_as_flash_mla", &decode_as_flash_mla, "q"_a, "k_cache"_a, "block_table"_a.none(),
            "cache_seqlens"_a.none(), "head_dim_v"_a, "softmax_scale"_a.none(), "causal"_a,
            "is_fp8_kvcache"_a.none(), "indices"_a.none(), "attn_sink"_a.none(), "topk_length"_a.none(),

@@ -22,6 +22,7 @@ void bind_kv_cache(nb::module_& module);
 void bind_key_value_cache(nb::module_& module);
 void bind_combine(nb::module_& module);
 void bind_edges(nb::module_& module);
+void bind_prepare_step(nb::module_& module);
 void bind_exchange(nb::module_& module);
 void bind_index_topk(nb::module_& module);
 void bind_page_pool(nb::module_& module);

@@ -11,6 +11,7 @@ NB_MODULE(_native, module) {
   bind_step(module);
   bind_combine(module);
   bind_edges(module);
+  bind_prepare_step(module);
   bind_exchange(module);
   bind_index_topk(module);
   bind_kv_cache(module);

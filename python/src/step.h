@@ -24,6 +24,10 @@ class Step {
   /// The plan for such a problem on such a device, made when it is first asked for.
   std::shared_ptr<Plan> find(const DecodeProblem& problem, Device device);
 
+  /// Plans calls of this problem ahead of the first one.
+  void schedule(DecodeProblem problem, const PlanLengths& lengths, nb::handle like, Device device,
+                void* stream);
+
   /// Plans where there is no plan yet, then runs one layer: (out, lse).
   nb::tuple decode(DecodeArguments arguments);
 

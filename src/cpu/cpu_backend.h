@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/index_call.h"
+#include "core/step_tokens.h"
 #include "flashlatent/combine.h"
 #include "flashlatent/edges.h"
 #include "flashlatent/kv_cache.h"
@@ -26,6 +27,9 @@ decltype(flashlatent::convert_kv) convert_kv;
 decltype(flashlatent::combine) combine;
 decltype(flashlatent::prepare_queries) prepare_queries;
 decltype(flashlatent::finish_outputs) finish_outputs;
+
+/// prepare_step(), validated.
+Status prepare_step(const step_tokens::Call& call, const Executor& executor);
 
 /// index_topk() and its relatives on host memory, validated likewise. Kernel "reference": the float64 oracle.
 Result<std::size_t> index_topk_workspace_bytes(const IndexCall& call, const Executor& executor);

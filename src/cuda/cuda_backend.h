@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/input_check.h"
+#include "core/step_tokens.h"
 #include "flashlatent/combine.h"
 #include "flashlatent/edges.h"
 #include "flashlatent/exchange.h"
@@ -89,6 +90,9 @@ decltype(flashlatent::finish_outputs) finish_outputs;
 decltype(flashlatent::combine) combine_halves;
 decltype(flashlatent::exchange_combine) exchange_combine;
 decltype(flashlatent::exchange_gather) exchange_gather;
+
+/// prepare_step(), validated. One kernel launch.
+Status prepare_step(const step_tokens::Call& call, const Executor& executor);
 
 /// flashlatent::check_inputs() on device memory, one kernel launch. Arguments are already validated.
 Status check_inputs(const input_check::Tables& tables, InputOffence* offence, const Executor& executor);

@@ -74,10 +74,11 @@ FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
   return view;
 }
 
-/// FNV-1a over the geometry's fields. The shard counts only where lengths decide what is partial: otherwise a
-/// plan for another rank's tokens is right, if not balanced.
+/// FNV-1a over the geometry's fields. The shard, and which items share a length, count only where lengths
+/// decide what is partial: otherwise a plan for another rank's tokens is right, if not balanced.
 FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
-  const TokenShard all, decisive = g.partition == Partition::kFixedSplits ? g.shard : all;
+  const bool by_lengths = g.partition == Partition::kFixedSplits;
+  const TokenShard all, decisive = by_lengths ? g.shard : all;
   const std::int32_t shard[] = {decisive.rank, decisive.world, decisive.run.value};
   const std::int32_t fields[] = {g.requests,
                                  g.parts,
@@ -87,7 +88,7 @@ FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
                                  g.block_tokens,
                                  g.max_tokens,
                                  g.fixed_split,
-                                 g.length_sharers,
+                                 by_lengths ? g.length_sharers : 0,
                                  g.cost.per_block,
                                  g.cost.per_split,
                                  g.cost.per_merge,

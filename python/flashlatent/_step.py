@@ -1,0 +1,137 @@
+"""What the layers of a step read besides their caches, made by one launch."""
+
+from typing import Any, NamedTuple, Optional, Tuple
+
+from . import _native
+from ._arrays import empty_like
+from ._errors import InvalidArgumentError
+
+
+class StepCache(NamedTuple):
+    """A cache of the step. Its token c stands for the tokens [c * ratio, (c + 1) * ratio) of the context."""
+
+    block_table: Any  # int32 (batch, max_pages)
+    page_size: int = 64
+    ratio: int = 1
+    window: int = 0  # so many newest tokens as indices; 0: none
+
+
+class CacheTokens(NamedTuple):
+    """What a step's layers read of one cache. rows: query tokens in all."""
+
+    slots: Any  # (rows): where the cache's token that ends with the query token is stored; -1: there is none
+    lengths: Any  # int32 (batch, query_tokens), ragged (rows): tokens that the query token sees
+    request_lengths: Any  # int32 (batch): tokens of the request
+    indices: Optional[Any] = None  # int32 (batch, query_tokens, window), ragged (rows, window); -1 behind the last
+
+
+class StepTokens(NamedTuple):
+    """What prepare_step() makes."""
+
+    positions: Any  # int32 (batch, query_tokens), ragged (rows); 0 for rows without a query token
+    caches: Tuple[CacheTokens, ...]
+
+
+class StepPlan(NamedTuple):
+    """A kind of layer whose plan Step.prepare() makes: its problem, and which caches give lengths."""
+
+    problem: Any  # a Problem, equal to that of the layers' calls (Problem.of_arrays)
+    cache: int = 0  # sparse: whose lengths are topk_length, clamped to topk; dense layers read cache_seqlens
+    extra: Optional[int] = None  # whose lengths are those of the extra cache
+
+
+def prepare_step(cache_seqlens, caches, *, query_tokens=1, cu_seqlens_q=None, total_tokens=None, slot_dtype="int64",
+                 out=None, stream=None, threads=0) -> StepTokens:
+    """Positions of a step's query tokens, and of each cache the slots, lengths and indices of theirs.
+
+    Query tokens are the last tokens of their requests. One at position p sees the first (p + 1) // ratio tokens of a
+    cache. On CUDA this is one launch, which a graph captures; it follows the lengths and tables of each replay.
+
+    cache_seqlens  int32 (batch): cached tokens, the query tokens' own included
+    caches         up to 8 StepCache, or tuples of their fields
+    query_tokens   of each request
+    cu_seqlens_q   int32 (batch + 1), instead: where requests' query tokens begin; total_tokens: rows in all, from
+                   cu_seqlens_q's last element on without a query token
+    slot_dtype     'int64' or 'int32'
+    out            the StepTokens of another call of these shapes, which is written
+
+    Rows without a query token (a request of fewer tokens than query_tokens, ragged padding) have position 0, length 0,
+    and slots and indices of -1. So have tokens whose page is negative or beyond the table, and indices of slots of
+    2**31 or more.
+    Raises InvalidArgumentError for what does not fit, by name.
+    """
+    caches = [StepCache(*cache) for cache in caches]
+    if slot_dtype not in ("int32", "int64"):
+        raise InvalidArgumentError(f"slot_dtype is {slot_dtype!r}; 'int64' and 'int32' are accepted")
+    if (cu_seqlens_q is None) != (total_tokens is None):
+        raise InvalidArgumentError("cu_seqlens_q and total_tokens go together; "
+                                   f"{'total_tokens' if total_tokens is None else 'cu_seqlens_q'} is missing")
+    batch = cache_seqlens.shape[0]
+    ragged = cu_seqlens_q is not None
+    rows = (total_tokens,) if ragged else (batch, query_tokens)
+    if min(rows) < 0:
+        raise InvalidArgumentError(f"{'total_tokens' if ragged else 'query_tokens'} is {rows[-1]}; a number of "
+                                   "query tokens is expected")
+    if out is None:
+        out = _make(cache_seqlens, caches, batch, rows, slot_dtype)
+    if len(out.caches) != len(caches):
+        raise InvalidArgumentError(f"out has {len(out.caches)} caches and caches {len(caches)}; as many are expected")
+    written = [(cache.block_table, cache.page_size, cache.ratio, tokens.slots, _rows(tokens.lengths, rows),
+                tokens.request_lengths, _rows(tokens.indices, rows)) for cache, tokens in zip(caches, out.caches)]
+    _native.prepare_step_into(cache_seqlens, written, tokens=rows[-1], cu_seqlens_q=cu_seqlens_q,
+                              positions=_rows(out.positions, rows), stream=stream, threads=threads)
+    return out
+
+
+def _make(like, caches, batch, rows, slot_dtype):
+    """Uninitialised results."""
+    count = rows[0] if len(rows) == 1 else rows[0] * rows[1]
+    return StepTokens(
+        empty_like(like, rows, "int32"),
+        tuple(CacheTokens(empty_like(like, (count,), slot_dtype), empty_like(like, rows, "int32"),
+                          empty_like(like, (batch,), "int32"),
+                          empty_like(like, (*rows, cache.window), "int32") if cache.window else None)
+              for cache in caches))
+
+
+def _rows(array, rows):
+    """A view with one dimension of rows where `rows` are two."""
+    if array is None or len(rows) == 1:
+        return array
+    return array.reshape(rows[0] * rows[1], *array.shape[2:])
+
+
+def prepare(self, cache_seqlens, caches, *, plans=(), query_tokens=1, cu_seqlens_q=None, total_tokens=None,
+            slot_dtype="int64", out=None, stream=None, threads=0) -> StepTokens:
+    """prepare_step(), and the plans of the step's kinds of layers: what an engine does once a step, in one call.
+
+    plans  StepPlan, or tuples of its fields: (problem, cache, extra). A dense layer's plan is made for cache_seqlens, a
+           sparse one's for the lengths of `cache` (ragged: for topk), an extra cache's for those of `extra`. Another
+           launch each; decode() then plans no more
+    Other arguments are those of prepare_step(). Not of a stateless Step, whose callers bring plans.
+    """
+    tokens = prepare_step(cache_seqlens, caches, query_tokens=query_tokens, cu_seqlens_q=cu_seqlens_q,
+                          total_tokens=total_tokens, slot_dtype=slot_dtype, out=out, stream=stream, threads=threads)
+    ragged = cu_seqlens_q is not None
+    for problem, cache, extra in (StepPlan(*plan) for plan in plans):
+        for name, number in (("cache", cache), ("extra", extra)):
+            if number is not None and not 0 <= number < len(tokens.caches):
+                raise InvalidArgumentError(f"a plan's {name} is {number}; 0 to {len(tokens.caches) - 1}, the caches' "
+                                           "numbers, are accepted")
+        indexed = problem.topk is not None
+        lengths = _plan_lengths(tokens.caches[cache], True, ragged) if indexed else cache_seqlens
+        extra_lengths = None if extra is None else _plan_lengths(tokens.caches[extra], problem.extra_topk is not None,
+                                                                 ragged)
+        self._schedule(problem, lengths, extra_lengths=extra_lengths, cu_seqlens_q=cu_seqlens_q, like=cache_seqlens,
+                       stream=stream)
+    return tokens
+
+
+def _plan_lengths(tokens, indexed, ragged):
+    """A list's lengths: of query tokens; ragged those of requests, which lists of indices do not have."""
+    if not ragged:
+        return tokens.lengths
+    return None if indexed else tokens.request_lengths
+
+
+_native.Step.prepare = prepare

@@ -1,0 +1,62 @@
+// What a step's layers read besides their caches: prepare_step_into.
+#include <vector>
+
+#include "flashlatent/prepare_step.h"
+#include "python/src/cache_operation.h"
+
+namespace flashlatent::python {
+
+namespace {
+
+/// The arrays of a StepCache, and the StepCache.
+struct CacheArrays {
+  Array block_table, slots, lengths, request_lengths, indices;
+  StepCache cache;
+
+  explicit CacheArrays(const nb::tuple& given)
+      : block_table(Array::read("block_table", given[0])),
+        slots(Array::output("slots", given[3])),
+        lengths(Array::output("lengths", given[4])),
+        request_lengths(Array::output("request_lengths", given[5])),
+        indices(Array::output("indices", given[6])),
+        cache{.block_table = block_table.view(),
+              .page_size = nb::cast<std::int64_t>(given[1]),
+              .ratio = nb::cast<int>(given[2]),
+              .slots = slots.view(),
+              .lengths = lengths.view(),
+              .request_lengths = request_lengths.view(),
+              .indices = indices.view()} {}
+};
+
+void prepare(nb::handle cache_seqlens, const nb::list& caches, std::int64_t tokens, nb::handle cu_seqlens_q,
+             nb::handle positions, nb::handle stream, int threads) {
+  const Array lengths = Array::read("cache_seqlens", cache_seqlens);
+  const Array begins = Array::read("cu_seqlens_q", cu_seqlens_q);
+  const Array positions_array = Array::output("positions", positions);
+  std::vector<CacheArrays> arrays;
+  arrays.reserve(nb::len(caches));
+  std::vector<StepCache> views;
+  for (const nb::handle cache : caches) {
+    views.push_back(arrays.emplace_back(nb::cast<nb::tuple>(cache)).cache);
+  }
+  run_operation(cache_seqlens, lengths.view().device, stream, threads, [&](const Executor& executor) {
+    return prepare_step({.cache_seqlens = lengths.view(), .tokens = tokens, .cu_seqlens_q = begins.view()},
+                        views, positions_array.view(), executor);
+  });
+}
+
+}  // namespace
+
+void bind_prepare_step(nb::module_& module) {
+  using namespace nb::literals;
+  module.def("prepare_step_into", &prepare, "cache_seqlens"_a, "caches"_a, nb::kw_only(), "tokens"_a = 1,
+             "cu_seqlens_q"_a = nb::none(), "positions"_a = nb::none(), "stream"_a = nb::none(),
+             "threads"_a = 0,
+             R"(prepare_step() into the caller's arrays.
+
+caches     tuples (block_table, page_size, ratio, slots, lengths, request_lengths, indices), outputs None if not wanted
+tokens     query tokens a request; with cu_seqlens_q rows in all
+positions  int32 (rows), None: not wanted)");
+}
+
+}  // namespace flashlatent::python

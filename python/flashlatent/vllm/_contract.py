@@ -46,6 +46,13 @@ _NEEDS: Tuple[Tuple[str, str, str], ...] = (
      "kv_sharing_target_layer_name indexer topk_indices_buffer **"),
 )
 
+# What the layers of DeepSeek V4 and V4.1 call.
+_V4_SHARED: Tuple[Tuple[str, str, str], ...] = (
+    ("models/deepseek_v4/common/ops/cache_utils.py", "compute_global_topk_indices_and_lens",
+     "topk_indices token_to_req_indices block_table block_size is_valid_token"),
+    ("utils/deep_gemm.py", "fp8_einsum", "**"),
+)
+
 # The same of DeepSeek V4, which has a layer of its own. Where it does not fit, other models are still served.
 _V4 = "models/deepseek_v4/nvidia/"
 _V4_NEEDS: Tuple[Tuple[str, str, str], ...] = (
@@ -56,8 +63,10 @@ _V4_NEEDS: Tuple[Tuple[str, str, str], ...] = (
      "self q kv_cache swa_metadata attn_metadata swa_only output"),
     (_V4 + "flashmla.py", "DeepseekV4FlashMLAAttention._forward_prefill",
      "self q positions compressed_k_cache swa_k_cache output attn_metadata swa_metadata"),
-    ("models/deepseek_v4/common/ops/cache_utils.py", "compute_global_topk_indices_and_lens",
-     "topk_indices token_to_req_indices block_table block_size is_valid_token"),
+    (_V4 + "flashmla.py", "DeepseekV4FlashMLAAttention._o_proj", "self o positions"),
+    ("models/deepseek_v4/attention.py", "DeepseekV4Attention._fused_qnorm_rope_kv_insert",
+     "self q kv positions attn_metadata"),
+    *_V4_SHARED,
 )
 
 # The same of DeepSeek V4.1, which vLLM 0.33 has.
@@ -73,7 +82,9 @@ _V41_NEEDS: Tuple[Tuple[str, str, str], ...] = (
      "self q kv_cache swa_metadata attn_metadata swa_only output"),
     (_V41_LAYER, "DeepseekV4FlashMLAAttention._forward_prefill",
      "self q positions compressed_k_cache swa_k_cache output attn_metadata swa_metadata"),
-    _V4_NEEDS[-1],
+    (_V41_LAYER, "DeepseekV4FlashMLAAttention._o_proj", "self attn_out positions"),
+    (_V41 + "attention.py", "DeepseekV4Attention._fused_qnorm_rope_kv_insert", "self q kv positions attn_metadata"),
+    *_V4_SHARED,
 )
 
 # The same of the indexer of sparse attention.

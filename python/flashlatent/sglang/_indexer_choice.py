@@ -15,6 +15,11 @@ _NEEDS = {
     "_get_topk_ragged": "self enable_dual_stream forward_batch layer_id q_fp8 weights metadata topk_result",
     "_get_index_k_read_buffer": "pool layer_id",
 }
+_V41 = "sglang.srt.layers.attention.deepseek_v4_backend"
+_V41_NEEDS = {
+    "make_candidate_indexer": "token_to_kv_pool req_to_token page_size candidate_topk_blocks candidate_block_size",
+    "make_full_topk_indexer": "token_to_kv_pool req_to_token",
+}
 # Indexers that are SGLang's alone: of pooled keys, of DeepSeek V4.
 _OTHERS = {"sglang.srt.layers.attention.dsa.dsa_indexer_kpool": "IndexerKPool",
            "sglang.srt.layers.attention.dsv4.indexer": "C4Indexer"}
@@ -23,6 +28,7 @@ _OTHERS = {"sglang.srt.layers.attention.dsa.dsa_indexer_kpool": "IndexerKPool",
 def offer_indexer() -> None:
     """From now on indexers look at the setting when they are made."""
     after_import(_DSA, _change)
+    after_import(_V41, _change_v41)
     for module, name in _OTHERS.items():
         after_import(module, partial(_refuse_other, name))
 
@@ -55,10 +61,41 @@ def _change(module: Any) -> None:
     def make(self: Any, *args: Any, **options: Any) -> None:
         made(self, *args, **options)
         if wanted():
-            refuse([f"the interface of this SGLang is not known: {fault}" for fault in faults] or _reasons(self))
+            refuse(_unknown(faults) or _reasons(self))
             _take(indexer)
 
     indexer.__init__ = make
+
+
+def _change_v41(module: Any) -> None:
+    if not hasattr(module, "make_candidate_indexer"):  # SGLang 0.5.17
+        return
+    faults = faults_of((module, _V41_NEEDS))
+    candidates, full = module.make_candidate_indexer, module.make_full_topk_indexer
+
+    def make_candidates(*, token_to_kv_pool: Any, candidate_topk_blocks: int, candidate_block_size: int,
+                        **options: Any) -> Any:
+        if not wanted():
+            return candidates(token_to_kv_pool=token_to_kv_pool, candidate_topk_blocks=candidate_topk_blocks,
+                              candidate_block_size=candidate_block_size, **options)
+        ours = _v41_indexer(faults, token_to_kv_pool, candidate_topk_blocks, candidate_block_size)
+        return ours, ours
+
+    def make_full(*, token_to_kv_pool: Any, **options: Any) -> Any:
+        return _v41_indexer(faults, token_to_kv_pool) if wanted() else full(token_to_kv_pool=token_to_kv_pool, **options)
+
+    module.make_candidate_indexer, module.make_full_topk_indexer = make_candidates, make_full
+
+
+def _v41_indexer(faults: List[str], *arguments: Any) -> Any:
+    refuse(_unknown(faults) or gpu_reasons())
+    from ._v41_indexer import V41Indexer
+
+    return V41Indexer(*arguments)
+
+
+def _unknown(faults: List[str]) -> List[str]:
+    return [f"the interface of this SGLang is not known: {fault}" for fault in faults]
 
 
 def _take(indexer: Any) -> None:

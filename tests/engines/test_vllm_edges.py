@@ -110,8 +110,8 @@ def test_window_tokens_are_vllms(kind, record):
     options = {} if record == 584 else dict(kv_format="mxfp8_528", scales="token")
     flashlatent.append_latent(*parts, slots, expected.unsqueeze(2), **options)
     apart = (cache.flatten(0, 1)[slots[written]].int() - expected.flatten(0, 1)[slots[written]].int()).abs()
-    assert apart.max() <= (0 if record == 584 else 1)
-    assert (apart[:, :448] == 0).all() and (apart > 0).float().mean() < 5e-3
+    assert record == 528 or not apart.any()
+    assert (apart[:, :448] == 0).all() and (apart > 0).float().mean() < 6e-3
     if record == 528:
         changed = (cache != before.cpu()).any(-1).flatten()
         assert set(changed.nonzero().flatten().tolist()) <= set(slots[written].tolist())
@@ -160,7 +160,7 @@ def test_outputs_are_those_of_vllms_kernel(monkeypatch, deep_gemm, kind, record,
     assert projected.shape == (rows, GROUPS * RANK) and projected.dtype == torch.bfloat16
 
     path = "vllm/models/deepseek_v4/common/ops/fused_inv_rope_fp8_quant.py"
-    name = "kernel" if HAS_V41 else "_fused_inv_rope_fp8_quant_per_head"
+    name = "FusedInvRopeFP8QuantKernel.kernel" if HAS_V41 else "_fused_inv_rope_fp8_quant_per_head"
     theirs = triton_on_cpu.kernel(TREE, path, name)
     triton_on_cpu.interpret(monkeypatch)
     table, width, padded = layer.rotary_emb.cos_sin_cache.cpu(), HEADS // GROUPS * DIM, -(-rows // 4) * 4
@@ -203,6 +203,81 @@ def test_compressed_tokens_are_those_of_vllms_kernel(monkeypatch, record, name, 
                     CACHE_BLOCK=PAGE, COMPRESS_RATIO=ratio, SANITIZE_CACHE_NANS=False)
     whole = [c.cpu().as_strided((4, PAGE * record), (c.stride(0), 1)) for c in (cache, expected)]
     assert (whole[0] != 127).float().mean() > 0.1 / ratio and torch.equal(*whole)
+
+
+@pytest.mark.parametrize("heads", [64, 8])
+def test_index_queries_are_those_of_vllms_kernel(monkeypatch, heads):
+    pytest.importorskip("triton")
+    import triton_on_cpu
+    from flashlatent.vllm import _index_edges
+
+    generator = torch.Generator().manual_seed(heads)
+    table, _ = rotation(200, generator)
+    rows = 5
+    q = torch.randn(rows, heads, 128, generator=generator) * 2.0**torch.randint(-20, 8, (rows, heads, 1), generator=generator)
+    q, weights = q.bfloat16(), torch.randn(rows, heads, generator=generator).bfloat16()
+    positions = torch.randint(0, 200, (rows,), generator=generator)
+    given = (positions, q, table, weights)
+    codes, scaled = _index_edges.quantize_queries(None, *(x.to(DEVICE) for x in given), 128**-0.5, heads**-0.5)
+    theirs = triton_on_cpu.kernel(TREE, "vllm/models/deepseek_v4/common/ops/fused_indexer_q.py",
+                                  "FusedIndexerQRopeQuantTritonKernel.kernel" if HAS_V41 else
+                                  "_fused_indexer_q_rope_quant_kernel", "_get_cos_sin")
+    triton_on_cpu.interpret(monkeypatch)
+    their_codes, their_weights = torch.empty_like(q, dtype=torch.float8_e4m3fn), torch.empty(rows, heads)
+    theirs[(rows, heads)](positions, q, heads * 128, 128, table, 64, 32, their_codes, heads * 128, 128, 128, weights, heads,
+                          128**-0.5, heads**-0.5, their_weights, heads)
+    assert torch.equal(codes.cpu().view(torch.uint8), their_codes.view(torch.uint8))
+    assert torch.equal(scaled.cpu(), their_weights)
+
+
+def test_index_queries_of_mxfp4_are_vllms():
+    from flashlatent.vllm import _index_edges
+
+    q, calls = torch.zeros(2, 8, 128), []
+    for fp4, scale in ((True, 128**-0.5), (False, 0.5)):
+        assert _index_edges.quantize_queries(lambda *args, **options: calls.append(options) or "theirs", None, q, None, None,
+                                             scale, 8**-0.5, use_fp4=fp4, weights_out_dtype="fp32") == "theirs"
+    assert calls == [dict(use_fp4=True, weights_out_dtype="fp32"), dict(use_fp4=False, weights_out_dtype="fp32")]
+
+
+@pytest.mark.skipif(not HAS_V41, reason="this vLLM has no DeepSeek V4.1")
+@pytest.mark.parametrize("ratio", [1, 2])
+def test_index_keys_are_those_of_vllms_kernel(monkeypatch, ratio):
+    pytest.importorskip("triton")
+    import triton_on_cpu
+    from flashlatent.vllm import _index_edges
+
+    generator = torch.Generator().manual_seed(ratio)
+    table, _ = rotation(200, generator)
+    rows = 40
+    keys = (torch.randn(rows + 2, 128, generator=generator)).bfloat16()
+    weight, positions = torch.randn(128, generator=generator).bfloat16(), torch.arange(11, 11 + rows + 2)
+    slots = torch.randperm(4 * PAGE, generator=generator)[:rows]
+    slots[5] = -1
+    expected = torch.full((4, PAGE, 132), 127, dtype=torch.uint8)
+    cache = expected.to(DEVICE, copy=True)
+    _index_edges.store_keys(*(x.to(DEVICE) for x in (keys, positions, table, weight)), EPS, cache, slots.to(DEVICE), ratio,
+                            False)
+    theirs = triton_on_cpu.kernel(TREE, "vllm/models/deepseek_v41/common/ops/indexer_k_store.py",
+                                  "_indexer_k_norm_rope_quant_store_kernel")
+    triton_on_cpu.interpret(monkeypatch)
+    theirs[(rows,)](keys, 128, positions, weight, EPS, table, 64, expected, slots, PAGE, HEAD_SIZE=128, ROPE_HEAD_DIM=64,
+                    COMPRESS_RATIO=ratio, TOKEN_STRIDE=128, SCALE_DIM=4, KV_BLOCK_STRIDE=PAGE * 132, FP8_MAX=448.0,
+                    USE_FP4=False, MX_SCALE=False, SHUFFLE=False, BLOCK_TILE_SIZE=16, HEAD_TILE_SIZE=16)
+    assert (expected != 127).float().mean() > 0.1 / ratio
+    assert (cache.cpu() != expected).float().mean() < 1e-4  # sums of squares in another order
+
+
+@pytest.mark.parametrize("kind", ["v4"] + ["v41"] * HAS_V41)
+def test_indexers_are_changed_once(kind):
+    from flashlatent.vllm import _index_edges
+
+    module = SimpleNamespace(fused_indexer_q_rope_quant="theirs", **({} if kind == "v4" else
+                                                                     {"indexer_k_norm_rope_store": "theirs"}))
+    for _ in range(2):
+        _index_edges.take_over(module)
+    assert module.fused_indexer_q_rope_quant.args == ("theirs",)
+    assert getattr(module, "indexer_k_norm_rope_store", None) is (None if kind == "v4" else _index_edges.store_keys)
 
 
 @pytest.mark.parametrize("kind, record", KINDS)
@@ -279,9 +354,16 @@ def choose(monkeypatch, which, options, backend=None):
 
 @pytest.mark.parametrize("which, kind", [(_v4_choice.V4, "v4")] + [(_v4_choice.V41, "v41")] * HAS_V41)
 def test_edges_are_the_users_choice(monkeypatch, which, kind):
+    import importlib
+
     from flashlatent.vllm._v4_edges import V4Edges
 
-    assert choose(monkeypatch, which, {"flashlatent_edges": True}) is layer_class(kind)
+    attention = importlib.import_module(f"vllm.models.deepseek_{kind}.attention")
+    monkeypatch.setattr(attention, "flashlatent_edges", False, raising=False)
+    for name in ("fused_indexer_q_rope_quant", "indexer_k_norm_rope_store")[:1 if kind == "v4" else 2]:
+        monkeypatch.setattr(attention, name, getattr(attention, name))  # as it was, afterwards
+    assert choose(monkeypatch, which, {}) is not layer_class(kind) and not attention.flashlatent_edges
+    assert choose(monkeypatch, which, {"flashlatent_edges": True}) is layer_class(kind) and attention.flashlatent_edges
     for options in ({}, {"flashlatent_edges": False}):
         assert not issubclass(choose(monkeypatch, which, options), V4Edges)
         assert choose(monkeypatch, which, options, "FLASHMLA_SPARSE") == "theirs"

@@ -165,6 +165,7 @@ def test_records_are_the_users_choice(monkeypatch, cache_dtype, records, bytes_a
     from vllm.models.deepseek_v41 import attention
 
     monkeypatch.setattr(attention, "_use_v41_mxfp8_kv_record", attention._use_v41_mxfp8_kv_record)
+    monkeypatch.setattr(attention, "flashlatent_edges", True, raising=False)  # the indexer stays as it is
     layer_class = choose(monkeypatch, configuration(cache_dtype, records, edges=edges))
     layer = made(monkeypatch, layer_class, cache_dtype)
     assert (layer.swa_bytes_per_token, layer.compressed_bytes_per_token) == bytes_a_token

@@ -13,16 +13,22 @@ from triton.runtime import interpreter
 _DTYPES = {"fp8e4nv": torch.float8_e4m3fn, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
-def kernel(tree, path, name):
-    """The kernel of this name in a file below `tree`, called as kernel[grid](...)."""
+def kernel(tree, path, name, *calls):
+    """The kernel of this name, Class.name of a class's, in a file below `tree`, called as kernel[grid](...); calls:
+    functions that it calls."""
     with open(os.path.join(tree, path), encoding="utf-8") as file:
-        (node,) = [node for node in ast.walk(ast.parse(file.read())) if getattr(node, "name", None) == name]
-    node.decorator_list = []
-    source, file = ast.unparse(node), f"<{path} {name}>"
-    linecache.cache[file] = len(source), None, source.splitlines(True), file
+        whole = ast.parse(file.read())
     members = {"triton": triton, "tl": tl}
-    exec(compile(source, file, "exec"), members)  # noqa: S102
-    return interpreter.InterpretedFunction(members[name])
+    for function in (*calls, name):
+        node = whole
+        for part in function.split("."):
+            (node,) = [inner for inner in node.body if getattr(inner, "name", None) == part]
+        node.decorator_list = []
+        source, file = ast.unparse(node), f"<{path} {function}>"
+        linecache.cache[file] = len(source), None, source.splitlines(True), file
+        exec(compile(source, file, "exec"), members)  # noqa: S102
+        members[node.name] = interpreter.InterpretedFunction(members[node.name])
+    return members[node.name]
 
 
 def interpret(monkeypatch):

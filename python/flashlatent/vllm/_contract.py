@@ -50,6 +50,9 @@ _NEEDS: Tuple[Tuple[str, str, str], ...] = (
 _V4_SHARED: Tuple[Tuple[str, str, str], ...] = (
     ("models/deepseek_v4/common/ops/cache_utils.py", "compute_global_topk_indices_and_lens",
      "topk_indices token_to_req_indices block_table block_size is_valid_token"),
+    ("models/deepseek_v4/common/ops/fused_indexer_q.py", "fused_indexer_q_rope_quant",
+     "positions index_q index_q_cos_sin_cache index_weights index_weights_softmax_scale index_weights_head_scale "
+     "use_fp4 **"),
     ("utils/deep_gemm.py", "fp8_einsum", "**"),
 )
 
@@ -83,6 +86,8 @@ _V41_NEEDS: Tuple[Tuple[str, str, str], ...] = (
     (_V41_LAYER, "DeepseekV4FlashMLAAttention._forward_prefill",
      "self q positions compressed_k_cache swa_k_cache output attn_metadata swa_metadata"),
     (_V41_LAYER, "DeepseekV4FlashMLAAttention._o_proj", "self attn_out positions"),
+    (_V41 + "common/ops/indexer_k_store.py", "indexer_k_norm_rope_store",
+     "k_pre positions cos_sin_cache rms_norm_weight rms_norm_eps k_cache kv_slot_mapping compress_ratio use_fp4_cache"),
     (_V41 + "attention.py", "DeepseekV4Attention._fused_qnorm_rope_kv_insert", "self q kv positions attn_metadata"),
     *_V4_SHARED,
 )

@@ -4,9 +4,11 @@ own; the edges of the layer, too, unless the user asks for ours."""
 from typing import Any, Optional
 
 import torch
+from vllm.models.deepseek_v4 import attention
 from vllm.models.deepseek_v4.nvidia.flashmla import DeepseekV4FlashMLAAttention
 
 from .._sparse import Chosen, decode, prefill
+from ._index_edges import take_over
 from ._options import EDGES, switch
 from ._v4_edges import V4Edges
 from ._v4_layer import V4Layer
@@ -14,7 +16,10 @@ from ._v4_layer import V4Layer
 
 def layer(vllm_config: Any) -> type:
     """The class for this configuration."""
-    return FlashLatentV4EdgesAttention if switch(vllm_config, EDGES) else FlashLatentV4Attention
+    if not switch(vllm_config, EDGES):
+        return FlashLatentV4Attention
+    take_over(attention)
+    return FlashLatentV4EdgesAttention
 
 
 class FlashLatentV4Attention(V4Layer, DeepseekV4FlashMLAAttention):

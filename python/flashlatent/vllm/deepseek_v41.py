@@ -13,6 +13,7 @@ from vllm.models.deepseek_v41 import attention
 from vllm.models.deepseek_v41.nvidia.flashmla import DeepseekV4FlashMLAAttention
 
 from .._sparse import Chosen, decode, prefill
+from ._index_edges import take_over
 from ._options import EDGES, switch
 from ._v4_edges import V4Edges
 from ._v4_layer import V4Layer
@@ -27,7 +28,10 @@ def layer(vllm_config: Any) -> type:
         raise ValueError(f"flashlatent: prefill_context_parallel_size is {ranks}; DeepSeek V4.1 takes 1")
     new = records(vllm_config) == "v41"
     attention._use_v41_mxfp8_kv_record = lambda: new
-    return FlashLatentV41EdgesAttention if switch(vllm_config, EDGES) else FlashLatentV41Attention
+    if not switch(vllm_config, EDGES):
+        return FlashLatentV41Attention
+    take_over(attention)
+    return FlashLatentV41EdgesAttention
 
 
 class FlashLatentV41Attention(V4Layer, DeepseekV4FlashMLAAttention):

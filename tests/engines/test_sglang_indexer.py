@@ -103,8 +103,9 @@ def sglang(monkeypatch):
     settings = SimpleNamespace(fuse=False, pool=None)
     envs = SimpleNamespace(SGLANG_DSA_FUSE_TOPK=SimpleNamespace(get=lambda: settings.fuse),
                            SGLANG_OPT_USE_TOPK_V2=SimpleNamespace(get=lambda: False))
-    common = dict(torch=torch, envs=envs, dataclass=dataclasses.dataclass, ABC=abc.ABC, abstractmethod=abc.abstractmethod,
-                  Enum=enum.Enum, IntEnum=enum.IntEnum, auto=enum.auto, get_token_to_kv_pool=lambda: settings.pool)
+    common = dict(torch=torch, envs=envs, dataclass=dataclasses.dataclass, ABC=abc.ABC,
+                  abstractmethod=abc.abstractmethod, Enum=enum.Enum, IntEnum=enum.IntEnum, auto=enum.auto,
+                  get_token_to_kv_pool=lambda: settings.pool)
     common.update({name: getattr(typing, name) for name in ("Optional", "Tuple", "List", "Dict", "Callable",
                                                             "TYPE_CHECKING")})
     load("sglang.srt.environ", "", envs=envs)
@@ -119,7 +120,8 @@ def sglang(monkeypatch):
     wrappers = importlib.import_module("sglang.kernels.ops.attention.dsa.paged_mqa_logits")
     common.update({name: value for name, value in vars(wrappers).items() if name.startswith("deepgemm_")})
     common.update(
-        _is_cuda=True, _is_hip=False, _is_xpu=False, _use_aiter_preshuffle=False, _is_fp8_fnuz=False, pick_dsl_expand=never,
+        _is_cuda=True, _is_hip=False, _is_xpu=False, _use_aiter_preshuffle=False, _is_fp8_fnuz=False,
+        pick_dsl_expand=never,
         deep_gemm=SimpleNamespace(fp8_mqa_logits=contiguous_scores, fp8_paged_mqa_logits=paged_scores,
                                   get_paged_mqa_logits_metadata=lambda *_: None),
         resolve_fp8_mqa_logits_fn=lambda: contiguous_scores, resolve_fp8_paged_mqa_logits_fn=lambda: paged_scores,
@@ -154,8 +156,9 @@ def metadata_of(sglang, batch, mode, method="PAGED"):
     begins = torch.cat([torch.zeros(1, dtype=torch.int32), lengths.cumsum(0).int()])[:-1][requests.long()]
     table = batch.keys.table
     members = dict(
-        page_size=PAGE, cache_seqlens_int32=lengths, dsa_extend_seq_lens_list=list(batch.new), dsa_seqlens_expanded=seen,
-        real_page_table=table if mode is Mode.EXTEND else table[requests.long()], indexer_k_start_end=(begins, begins + seen),
+        page_size=PAGE, cache_seqlens_int32=lengths, dsa_extend_seq_lens_list=list(batch.new),
+        dsa_seqlens_expanded=seen, real_page_table=table if mode is Mode.EXTEND else table[requests.long()],
+        indexer_k_start_end=(begins, begins + seen),
         indexer_seq_lens=lengths, indexer_seq_lens_cpu=lengths, token_to_batch_idx=requests, cu_seqlens_q=None,
         topk_indices_offset=begins if method == "RAGGED" else None, indexer_logical_page_table=None)
     return sglang.metadata.DSAIndexerMetadata(
@@ -250,7 +253,7 @@ def test_what_does_not_fit_is_refused(sglang, monkeypatch, change, members, sent
 def test_an_unknown_interface_is_refused(sglang):
     module = SimpleNamespace(Indexer=type("Indexer", (), {"_get_topk_paged": lambda self: None}))
     _indexer_choice._change(module)
-    with pytest.raises(ValueError, match=r"is not known: _get_topk_paged takes \(self\); .*_get_topk_ragged is missing"):
+    with pytest.raises(ValueError, match=r"not known: _get_topk_paged takes \(self\); .*_get_topk_ragged is missing"):
         module.Indexer()
 
 

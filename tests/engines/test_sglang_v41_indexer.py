@@ -1,5 +1,5 @@
-"""DeepSeek V4.1's indexers in SGLang 0.5.23 with index_topk(), without a GPU: tokens and candidate blocks beside float32
-scores of SGLang's own rounding of queries, of keys read by SGLang's own layout. The same sets but for ties.
+"""DeepSeek V4.1's indexers in SGLang 0.5.23 with index_topk(), without a GPU: tokens and candidate blocks beside
+float32 scores of SGLang's own rounding of queries, of keys read by SGLang's own layout. The same sets but for ties.
 FLASHLATENT_SGLANG names the folder to import sglang from."""
 
 import importlib
@@ -160,9 +160,11 @@ def made(sglang, case):
 
 @pytest.mark.parametrize("ratio", [1, 2])
 @pytest.mark.parametrize("pages", [True, False])
-def test_prompts_choose_the_best_tokens(sglang, ratio, pages):
+@pytest.mark.parametrize("padding", [[], [1, 1]])
+def test_prompts_choose_the_best_tokens(sglang, ratio, pages, padding):
     case = Case(sglang, ratio)
     inputs = case.inputs(pages)
+    inputs.rows_per_request_device = torch.tensor(NEW + padding, dtype=torch.int32)
     made(sglang, case)[0].topk_prefill(inputs)
     for row in range(len(case.positions)):
         chosen = inputs.out_raw_indices[row]

@@ -25,8 +25,8 @@ def topk_paged(self: Any, forward_batch: Any, layer_id: int, q_fp8: torch.Tensor
     seen = metadata.get_seqlens_expanded() if drafts else metadata.get_seqlens_int32()
     chosen = _nothing(self, q_fp8)
     if rows > 0:
-        _choose(self, layer_id, metadata, q_fp8[:rows, None], weights[:rows].transpose(1, 2), seen[:rows],
-                chosen[:rows, None])
+        _choose(self, layer_id, metadata, q_fp8[:rows, None], weights[:rows].transpose(1, 2),
+                metadata.get_page_table_64()[:rows], seen[:rows], chosen[:rows, None])
     return chosen
 
 
@@ -34,11 +34,11 @@ def topk_ragged(self: Any, enable_dual_stream: bool, forward_batch: Any, layer_i
                 weights: torch.Tensor, metadata: Any, topk_result: Optional[torch.Tensor] = None) -> torch.Tensor:
     """In place of Indexer._get_topk_ragged(): prompts, with a row of the page table for each request."""
     chosen = _nothing(self, q_fp8) if topk_result is None else topk_result
-    seen = metadata.get_seqlens_expanded()
-    rows, batch = seen.shape[0], metadata.get_page_table_64().shape[0]
-    if rows > 0 and batch > 0:
-        _choose(self, layer_id, metadata, q_fp8[:rows], weights[:rows].squeeze(-1), seen, chosen[:rows],
-                cu_seqlens_of(metadata.get_token_to_batch_idx()[:rows], batch))
+    seen, pages = metadata.get_seqlens_expanded(), metadata.get_page_table_64()
+    rows = seen.shape[0]
+    if rows > 0:
+        _choose(self, layer_id, metadata, q_fp8[:rows], weights[:rows].squeeze(-1), pages, seen, chosen[:rows],
+                cu_seqlens_of(metadata.get_token_to_batch_idx()[:rows], len(pages)))
     return chosen
 
 
@@ -46,11 +46,11 @@ def _nothing(indexer: Any, q: torch.Tensor) -> torch.Tensor:
     return torch.full((q.shape[0], indexer.index_topk), -1, dtype=torch.int32, device=q.device)
 
 
-def _choose(indexer: Any, layer_id: int, metadata: Any, q: torch.Tensor, weights: torch.Tensor, seen: torch.Tensor,
-            out: torch.Tensor, cu_seqlens_q: Optional[torch.Tensor] = None) -> None:
+def _choose(indexer: Any, layer_id: int, metadata: Any, q: torch.Tensor, weights: torch.Tensor, pages: torch.Tensor,
+            seen: torch.Tensor, out: torch.Tensor, cu_seqlens_q: Optional[torch.Tensor] = None) -> None:
     """out: what attention asks for: numbers within a request, the same from where a request's keys begin among those of
     all requests (RAGGED), or slots (PAGED)."""
-    keys, pages = indexer._get_index_k_read_buffer(get_token_to_kv_pool(), layer_id), metadata.get_page_table_64()
+    keys = indexer._get_index_k_read_buffer(get_token_to_kv_pool(), layer_id)
     page_size = keys.shape[1] // _KEY
     if page_size != metadata.attn_metadata.page_size or getattr(metadata.attn_metadata, "indexer_logical_page_table",
                                                                 None) is not None:

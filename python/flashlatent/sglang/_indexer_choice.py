@@ -82,7 +82,9 @@ def _change_v41(module: Any) -> None:
         return ours, ours
 
     def make_full(*, token_to_kv_pool: Any, **options: Any) -> Any:
-        return _v41_indexer(faults, token_to_kv_pool) if wanted() else full(token_to_kv_pool=token_to_kv_pool, **options)
+        if not wanted():
+            return full(token_to_kv_pool=token_to_kv_pool, **options)
+        return _v41_indexer(faults, token_to_kv_pool)
 
     module.make_candidate_indexer, module.make_full_topk_indexer = make_candidates, make_full
 

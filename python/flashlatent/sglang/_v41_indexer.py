@@ -1,5 +1,5 @@
-"""The tokens and candidate blocks that DeepSeek V4.1's indexers in SGLang 0.5.23 choose, by index_topk(), from index keys
-in MXFP4. On Hopper SGLang itself computes the scores in bf16.
+"""The tokens and candidate blocks that DeepSeek V4.1's indexers in SGLang 0.5.23 choose, by index_topk(), from index
+keys in MXFP4. On Hopper SGLang itself computes the scores in bf16.
 """
 
 from typing import Any, Optional
@@ -17,8 +17,8 @@ _FORMAT, _KEY = "mxfp4_68", 68  # bytes
 
 
 class V41Indexer:
-    """In place of what make_full_topk_indexer() and make_candidate_indexer() return. Layers publish candidate blocks, or
-    consume them."""
+    """In place of what make_full_topk_indexer() and make_candidate_indexer() return. Layers publish candidate blocks,
+    or consume them."""
 
     def __init__(self, token_to_kv_pool: Any, candidate_topk_blocks: int = 0, candidate_block_size: int = 8) -> None:
         self._pool, self._blocks, self._block_size = token_to_kv_pool, candidate_topk_blocks, candidate_block_size
@@ -65,7 +65,7 @@ class V41Indexer:
         rows, topk = len(inputs.positions), inputs.indexer.index_topk
         if rows == 0:
             return None
-        counts = inputs.rows_per_request_device
+        counts = inputs.rows_per_request_device  # may have requests of padding at its end
         ends = counts.cumsum(0)
         first = (ends - counts).clamp(max=rows - 1)
         page_size = self._pool.get_index_k_page_size(inputs.compress_ratio)
@@ -73,7 +73,7 @@ class V41Indexer:
                                         compress_ratio=inputs.compress_ratio, index_page_size=page_size)
         chosen = inputs.out_raw_indices[:rows, :topk]
         blocks = self._choose(inputs, *_queries(inputs), table, chosen,
-                              cu_seqlens_q=torch.cat([ends.new_zeros(1), ends]).int(), **options)
+                              cu_seqlens_q=torch.cat([ends.new_zeros(1), ends.clamp(max=rows)]).int(), **options)
         if inputs.out_page_indices is not None:
             requests = torch.searchsorted(ends, torch.arange(rows, device=ends.device), right=True)
             inputs.out_page_indices[:rows, :topk] = in_pages(chosen, chosen >= 0, requests[:, None], table, page_size)
@@ -83,8 +83,8 @@ class V41Indexer:
                 out: torch.Tensor, **options: Any) -> Optional[torch.Tensor]:
         keys = self._pool.get_index_k_with_scale_buffer(inputs.layer_id)
         seen = ((inputs.positions + 1) // inputs.compress_ratio).int()
-        return flashlatent.index_topk(q, weights, keys, table, seen, topk=inputs.indexer.index_topk, index_format=_FORMAT,
-                                      page_size=keys.shape[1] // _KEY, q_scale=q_scale, out=out,
+        return flashlatent.index_topk(q, weights, keys, table, seen, topk=inputs.indexer.index_topk,
+                                      index_format=_FORMAT, page_size=keys.shape[1] // _KEY, q_scale=q_scale, out=out,
                                       candidate_block=self._block_size, **options)[3]
 
 

@@ -1,5 +1,5 @@
-"""The edges of the indexers of DeepSeek V4 and V4.1 in vLLM: index queries are rotated and quantised, and V4.1's index keys
-normalised, rotated, quantised and stored. V4's keys are made and stored by its compressor in one kernel.
+"""The edges of the indexers of DeepSeek V4 and V4.1 in vLLM: index queries are rotated and quantised, and V4.1's index
+keys normalised, rotated, quantised and stored. V4's keys are made and stored by its compressor in one kernel.
 """
 
 from functools import partial
@@ -23,7 +23,8 @@ def take_over(attention: Any) -> None:
 def quantize_queries(theirs: Any, positions: torch.Tensor, index_q: torch.Tensor, index_q_cos_sin_cache: torch.Tensor,
                      index_weights: torch.Tensor, index_weights_softmax_scale: float, index_weights_head_scale: float,
                      use_fp4: bool = False, **options: Any) -> Any:
-    """In place of fused_indexer_q_rope_quant(). Queries for keys in MXFP4, which vLLM scores on Blackwell, are vLLM's."""
+    """In place of fused_indexer_q_rope_quant(). Queries for keys in MXFP4, which vLLM scores on Blackwell alone, are
+    vLLM's."""
     heads, dim = index_q.shape[1:]
     if use_fp4 or (index_weights_softmax_scale, index_weights_head_scale) != (dim**-0.5, heads**-0.5):
         return theirs(positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,

@@ -5,14 +5,13 @@ reference of them, outputs beside float32. FLASHLATENT_SGLANG names the folder t
 SGLang's modules load GPU code, so that functions and methods are taken from their sources.
 """
 
-import ast
 import contextlib
 import enum
 import importlib
 import os
 import sys
 import typing
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,29 +21,17 @@ if not TREE or not os.path.isfile(os.path.join(TREE, "sglang/kernels/ops/attenti
     pytest.skip("FLASHLATENT_SGLANG is no SGLang with DeepSeek V4.1; scripts/check engines sets it to one",
                 allow_module_level=True)
 
+sys.path.insert(0, os.path.dirname(__file__))
+
 import flashlatent  # noqa: E402
-from flashlatent import _sparse  # noqa: E402
+from flashlatent import _gpu, _sparse  # noqa: E402
 from flashlatent.sglang import _v41_choice  # noqa: E402
+from sglang_source import empty_packages, load, never, taken  # noqa: E402
 
 HEADS, PADDED, DIM, WINDOW, SCALE, PAGE = 6, 64, 512, 128, 512**-0.5, 256
 LENGTHS = [300, 40, 700]
 POOL, CONFIGURATOR, BACKEND = _v41_choice._POOL, _v41_choice._CONFIGURATOR, _v41_choice._BACKEND
 OPTIONS = [("v41", "auto"), ("v41", "fp8"), ("v41_new", "auto"), ("v41_new", "fp8")]
-
-
-def taken(path, names, methods=None):
-    """Source of definitions in a file of SGLang's; of a class in `methods` only its methods of these names."""
-    with open(os.path.join(TREE, "sglang", path), encoding="utf-8") as file:
-        body = ast.parse(file.read()).body
-    found = [node for node in body if getattr(node, "name", None) in names]
-    assert sorted(node.name for node in found) == sorted(names)
-    for node in found:
-        if node.name in (methods or {}):
-            wanted = methods[node.name]
-            node.bases = []
-            node.body = [part for part in node.body if getattr(part, "name", None) in wanted]
-            assert sorted(part.name for part in node.body) == sorted(wanted)
-    return "from __future__ import annotations\n" + "\n".join(ast.unparse(node) for node in found)
 
 
 class KVCache:
@@ -67,35 +54,16 @@ class Mode(enum.Enum):
         return False
 
 
-def load(name, source, **members):
-    """A module of this name, by executing the source where inspect finds it."""
-    import linecache
-    module = ModuleType(name)
-    module.__dict__.update(members)
-    file = f"<{name}>"
-    linecache.cache[file] = len(source), None, source.splitlines(True), file
-    exec(compile(source, file, "exec"), module.__dict__)  # noqa: S102
-    sys.modules[name] = module
-    return module
-
-
-def never(*_, **__):
-    raise AssertionError("SGLang's own kernel was called")
-
-
 @pytest.fixture
 def sglang(monkeypatch):
     """SGLang's modules after the plugin: pool, configurator, backend, and settings to change."""
     for name in [n for n in sys.modules if n == "sglang" or n.startswith("sglang.")]:
         monkeypatch.delitem(sys.modules, name)
     before = set(sys.modules)
-    for name in ("sglang", "sglang.srt", "sglang.srt.mem_cache", "sglang.srt.layers", "sglang.srt.layers.attention",
-                 "sglang.kernels", "sglang.kernels.ops", "sglang.kernels.ops.attention",
-                 "sglang.kernels.ops.attention.dsv4", "sglang.kernels.ops.quantization", "sglang.test",
-                 "sglang.test.kernels", "sglang.test.kernels.deepseek_v4"):
-        package = ModuleType(name)
-        package.__path__ = [os.path.join(TREE, *name.split("."))]
-        sys.modules[name] = package
+    empty_packages("sglang", "sglang.srt", "sglang.srt.mem_cache", "sglang.srt.layers", "sglang.srt.layers.attention",
+                   "sglang.kernels", "sglang.kernels.ops", "sglang.kernels.ops.attention",
+                   "sglang.kernels.ops.attention.dsv4", "sglang.kernels.ops.quantization", "sglang.test",
+                   "sglang.test.kernels", "sglang.test.kernels.deepseek_v4")
     layouts = importlib.import_module("sglang.kernels.ops.attention.dsv4.kv_layout")
     rounding = importlib.import_module("sglang.kernels.ops.quantization.fp4_fake_quant")
     settings = {"SGLANG_DSV4_KV_LAYOUT": "v41", "SGLANG_DSV4_COMPRESSED_KV_LAYOUT": "auto"}
@@ -141,8 +109,8 @@ def sglang(monkeypatch):
     _v41_choice._change(pool)
     configurator = load(CONFIGURATOR, "", select_dsv4_kv_layout=None)
     _v41_choice._take(configurator)
-    monkeypatch.setattr(_v41_choice, "_on_hopper", lambda: True)
-    monkeypatch.setattr(_v41_choice, "_cuda_reason", lambda: "")
+    monkeypatch.setattr(_gpu, "on_hopper", lambda: True)
+    monkeypatch.setattr(_gpu, "cuda_reason", lambda: "")
     monkeypatch.setattr(_sparse, "_refused", set())
     yield SimpleNamespace(pool=pool, configurator=configurator, backend=backend, settings=settings, kernel=kernel,
                           layouts=layouts, rope_tail=tail["rope_tail"],
@@ -336,7 +304,7 @@ def test_nothing_changes_until_such_a_cache_is_made(sglang, monkeypatch):
     sglang.settings["SGLANG_DSV4_KV_LAYOUT"] = "v4"
     sglang.pool.select_dsv4_kv_layout()
     sglang.settings["SGLANG_DSV4_KV_LAYOUT"] = "v41"
-    for change in ((_v41_choice, "_on_hopper", lambda: False), (sglang.kernel, "dsv4_attn_backend", "flashmla_mega")):
+    for change in ((_gpu, "on_hopper", lambda: False), (sglang.kernel, "dsv4_attn_backend", "flashmla_mega")):
         with monkeypatch.context() as context:
             context.setattr(*change)
             with pytest.raises(AssertionError, match="need an SM100"):
@@ -370,6 +338,6 @@ def test_refusals_are_one_sentence(sglang, change, sentence):
 
 
 def test_a_package_without_cuda_is_refused(sglang, monkeypatch):
-    monkeypatch.setattr(_v41_choice, "_cuda_reason", lambda: "backend cuda is not in this build")
+    monkeypatch.setattr(_gpu, "cuda_reason", lambda: "backend cuda is not in this build")
     with pytest.raises(ValueError, match="flashlatent cannot use the GPU: backend cuda is not in this build; v4 is"):
         sglang.configurator.select_dsv4_kv_layout()

@@ -15,52 +15,16 @@ sys.path.insert(0, os.path.dirname(__file__))
 
 import flashlatent.vllm  # noqa: E402
 from flashlatent.vllm import _indexer_choice  # noqa: E402
+from index_case import DIM, Batch, check_best  # noqa: E402
 from vllm_case import DEVICE, vllm_config  # noqa: E402
 
 flashlatent.vllm.register()
-HEADS, DIM, PAGE, TOPK = 32, 128, 64, 96
+TOPK = 96
 LENGTHS = [700, 90, 400, 1, 0]
 BLOCK, BLOCKS = 8, 20  # DeepSeek V4.1's candidates
 
 
-class Keys:
-    """A cache of index keys as vLLM has it, other layers' pages between, and each request's keys in float32."""
-
-    def __init__(self, lengths, generator):
-        pages = [-(-n // PAGE) for n in lengths]
-        raw = torch.full((sum(pages) + 2, PAGE * 132 + 512), 127, dtype=torch.uint8)
-        numbers = torch.randperm(len(raw), generator=generator).int()
-        self.cache = raw.as_strided((len(raw), PAGE, 132), (raw.shape[1], 132, 1))
-        self.table = torch.zeros(len(lengths), max(pages), dtype=torch.int32)
-        self.rows = []
-        for i, n in enumerate(lengths):
-            self.table[i, :pages[i]] = numbers[sum(pages[:i]):sum(pages[:i + 1])]
-            values = torch.randn(n, DIM, generator=generator).to(torch.float8_e4m3fn)
-            scales = torch.rand(n, generator=generator) + 0.5
-            self.rows.append(values.float() * scales[:, None])
-            for token in range(n):
-                page, at = raw[self.table[i, token // PAGE]], token % PAGE
-                page[at * DIM:(at + 1) * DIM] = values[token].view(torch.uint8)
-                page[PAGE * DIM + at * 4:PAGE * DIM + at * 4 + 4] = scales[token:token + 1].view(torch.uint8)
-        self.cache = raw.to(DEVICE).as_strided(self.cache.shape, self.cache.stride())
-
-
-class Batch:
-    """Query tokens of requests, and what each sees; ratio: tokens a key."""
-
-    def __init__(self, lengths, new, ratio=1):
-        generator = torch.Generator().manual_seed(7)
-        self.lengths, self.new, self.ratio = lengths, new, ratio
-        self.keys = Keys([n // ratio for n in lengths], generator)
-        self.sees = [(i, (n - s + t + 1) // ratio) for i, (n, s) in enumerate(zip(lengths, new)) for t in range(s)]
-        self.q = torch.randn(len(self.sees), HEADS, DIM, generator=generator).to(torch.float8_e4m3fn).to(DEVICE)
-        self.weights = torch.randn(len(self.sees), HEADS, generator=generator).to(DEVICE)
-
-    def scores(self, row):
-        request, seen = self.sees[row]
-        products = self.q[row].cpu().float() @ self.keys.rows[request][:seen].T
-        return self.weights[row].cpu() @ products.relu()
-
+class VllmBatch(Batch):
     def metadata(self, decodes, way="native"):
         """What vLLM's builder makes of it; the first `decodes` requests are decode's."""
         from vllm.v1.attention.backends.mla import indexer
@@ -130,16 +94,6 @@ def run(monkeypatch, indexer, batch, metadata, rows, keys=None):
     return indexer.forward_cuda(torch.zeros(rows, 1, device=DEVICE), batch.q, keys, batch.weights)
 
 
-def check_best(scores, chosen, topk):
-    """chosen are as many as there are, up to topk, and none that is left out has a higher score."""
-    chosen = chosen[chosen >= 0].long()
-    assert len(set(chosen.tolist())) == len(chosen) == min(topk, len(scores))
-    left = torch.ones(len(scores), dtype=torch.bool)
-    left[chosen] = False
-    if left.any():
-        assert scores[chosen].min() >= scores[left].max() - 1e-3 * scores.abs().max()
-
-
 CASES = [
     ([1, 1, 1, 1, 0], 4, "native"),  # decode alone
     ([2, 2, 2], 3, "native"),
@@ -154,7 +108,7 @@ CASES = [
 @pytest.mark.parametrize("ratio", [1, 4])
 def test_the_best_tokens_are_chosen(monkeypatch, configured, new, decodes, way, ratio):
     configured()
-    batch = Batch(LENGTHS[:len(new)], new, ratio)
+    batch = VllmBatch(LENGTHS[:len(new)], new, ratio)
     rows = len(batch.sees)
     buffer = torch.full((rows + 3, TOPK + 32), 77, dtype=torch.int32, device=DEVICE)
     indexer = indexer_of(batch.keys, buffer)
@@ -167,7 +121,7 @@ def test_the_best_tokens_are_chosen(monkeypatch, configured, new, decodes, way, 
 @pytest.mark.parametrize("lengths", [[700, 2, 90], [700, 90, 2]])
 def test_prompts_without_a_key_have_no_tokens(monkeypatch, configured, lengths):
     configured()
-    batch = Batch(lengths, [1, *(min(n, 30) for n in lengths[1:])], ratio=4)
+    batch = VllmBatch(lengths, [1, *(min(n, 30) for n in lengths[1:])], ratio=4)
     buffer = torch.full((len(batch.sees), TOPK), 77, dtype=torch.int32, device=DEVICE)
     run(monkeypatch, indexer_of(batch.keys, buffer), batch, batch.metadata(1), len(batch.sees))
     for row in range(len(batch.sees)):
@@ -176,7 +130,7 @@ def test_prompts_without_a_key_have_no_tokens(monkeypatch, configured, lengths):
 
 def test_rows_behind_decodes_last_have_no_tokens(monkeypatch, configured):
     configured()
-    batch = Batch(LENGTHS[:3], [3, 1, 2])
+    batch = VllmBatch(LENGTHS[:3], [3, 1, 2])
     metadata = batch.metadata(3)
     metadata.num_decode_tokens += 2  # padding of a graph
     rows = metadata.num_decode_tokens
@@ -194,7 +148,7 @@ def test_candidates_of_one_layer_bound_the_next(monkeypatch, configured, new, de
     if "candidate_blocks" not in SparseAttnIndexer.forward_cuda.__code__.co_names:
         pytest.skip("this vLLM has no candidates")
     configured()
-    batch = Batch(LENGTHS[:len(new)], new)
+    batch = VllmBatch(LENGTHS[:len(new)], new)
     rows = len(batch.sees)
     buffer = torch.empty(rows, TOPK, dtype=torch.int32, device=DEVICE)
     blocks = torch.full((rows, BLOCKS), 77, dtype=torch.int32, device=DEVICE)
@@ -220,7 +174,7 @@ def test_new_keys_are_written_first(monkeypatch, configured):
     from vllm.model_executor.layers import sparse_attn_indexer
 
     configured()
-    batch = Batch(LENGTHS[:2], [1, 1])
+    batch = VllmBatch(LENGTHS[:2], [1, 1])
     buffer = torch.empty(2, TOPK, dtype=torch.int32, device=DEVICE)
     indexer = indexer_of(batch.keys, buffer)
     indexer.skip_k_cache_insert = False
@@ -236,7 +190,7 @@ def test_new_keys_are_written_first(monkeypatch, configured):
 
 def test_it_is_off_unless_said(monkeypatch, configured):
     monkeypatch.setattr(_indexer_choice, "_taken", set())
-    batch = Batch(LENGTHS[:1], [1])
+    batch = VllmBatch(LENGTHS[:1], [1])
     for value in (None, False):
         configured(value)
         indexer_of(batch.keys, torch.empty(1, TOPK, dtype=torch.int32))
@@ -265,7 +219,7 @@ def test_modules_that_call_the_function_are_changed(monkeypatch):
 ])
 def test_what_does_not_fit_is_refused(configured, config, options, sentence):
     configured(**config)
-    batch = Batch(LENGTHS[:1], [1])
+    batch = VllmBatch(LENGTHS[:1], [1])
     with pytest.raises(ValueError, match=sentence):
         indexer_of(batch.keys, torch.empty(1, TOPK, dtype=torch.int32), **options)
 

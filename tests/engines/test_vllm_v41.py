@@ -19,7 +19,7 @@ import flashlatent  # noqa: E402
 import flashlatent.vllm  # noqa: E402
 from flashlatent import _sparse  # noqa: E402
 from flashlatent.vllm import _refusals, _v4_choice  # noqa: E402
-from v4_case import DIM, WINDOW, case, empty_cache, on_device, rows_of, run  # noqa: E402
+from v4_case import DIM, WINDOW, case, empty_cache, on_device, rotation, rows_of, run  # noqa: E402
 from vllm_case import DEVICE  # noqa: E402
 
 flashlatent.vllm.register()
@@ -90,20 +90,6 @@ def nvfp4(rows):
     return (grid[index] * tiles.sign() * scales).view(rows.shape)
 
 
-def rotation(positions, generator):
-    """vLLM's table, and the rotation of the last 64 columns in float32."""
-    angles = torch.rand(positions, 32, generator=generator) * 6
-    table = torch.cat([angles.cos(), angles.sin()], 1)
-
-    def rotate(rows, at):
-        even, odd = rows[:, 448::2], rows[:, 449::2]
-        cos, sin = table[at].split(32, 1)
-        turned = torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(1)
-        return torch.cat([rows[:, :448], turned], 1)
-
-    return table, rotate
-
-
 @pytest.mark.parametrize("ratio", [1, 2])
 def test_compressed_tokens_are_written_where_groups_end(monkeypatch, ratio):
     from flashlatent.vllm import _v41_writer
@@ -146,11 +132,12 @@ def test_nothing_is_written_where_memory_is_measured(monkeypatch):
     _v41_writer.insert_compressed(None, None, torch.zeros(1), None)
 
 
-def configuration(cache_dtype="auto", records=None, backend=None, ranks=1):
+def configuration(cache_dtype="auto", records=None, backend=None, ranks=1, edges=None):
+    options = {"flashlatent_kv_records": records, "flashlatent_edges": edges}
     return SimpleNamespace(
         attention_config=SimpleNamespace(backend=SimpleNamespace(name=backend or flashlatent.vllm.backend_name())),
         cache_config=SimpleNamespace(cache_dtype=cache_dtype),
-        additional_config={} if records is None else {"flashlatent_kv_records": records},
+        additional_config={name: value for name, value in options.items() if value is not None},
         parallel_config=SimpleNamespace(prefill_context_parallel_size=ranks))
 
 
@@ -171,19 +158,21 @@ def choose(monkeypatch, config, which=_v4_choice.V41, faults=()):
     ("auto", None, (584, 584)), ("fp8", "v4", (584, 584)), ("fp8_ds_mla", "v41", (528, 528)),
     ("auto", "v41", (528, 528)), ("nvfp4_ds_mla", None, (528, 288)), ("nvfp4_ds_mla", "v41", (528, 288)),
 ])
-def test_records_are_the_users_choice(monkeypatch, cache_dtype, records, bytes_a_token):
+@pytest.mark.parametrize("edges", [None, True])
+def test_records_are_the_users_choice(monkeypatch, cache_dtype, records, bytes_a_token, edges):
     """vLLM's own constructor decides by the function that is replaced."""
     from flashlatent.vllm._v41_writer import insert_compressed
     from vllm.models.deepseek_v41 import attention
 
     monkeypatch.setattr(attention, "_use_v41_mxfp8_kv_record", attention._use_v41_mxfp8_kv_record)
-    layer_class = choose(monkeypatch, configuration(cache_dtype, records))
+    monkeypatch.setattr(attention, "flashlatent_edges", True, raising=False)  # the indexer stays as it is
+    layer_class = choose(monkeypatch, configuration(cache_dtype, records, edges=edges))
     layer = made(monkeypatch, layer_class, cache_dtype)
     assert (layer.swa_bytes_per_token, layer.compressed_bytes_per_token) == bytes_a_token
     spec = layer.get_kv_cache_spec(SimpleNamespace(cache_config=SimpleNamespace(block_size=64)))
     assert (spec.state_content_bytes, spec.dtype) == (bytes_a_token[1], torch.uint8)
     writer = getattr(layer.compressor.insert_cache, "func", None)
-    assert (writer is insert_compressed) == (bytes_a_token[1] == 288)
+    assert (writer is insert_compressed) == bool(edges or bytes_a_token[1] == 288)
 
 
 class _Part(torch.nn.Module):

@@ -110,6 +110,21 @@ def case(layer_class, ratio, *, compressed=True, everything=False, window_page=6
     return layer, swa, (table, requests, chosen, slots), q.to(DEVICE), torch.stack(expected)
 
 
+def rotation(positions, generator):
+    """vLLM's table, and the rotation of the last 64 columns (rows, ..., DIM) by it, or back."""
+    angles = torch.rand(positions, 32, generator=generator) * 6
+    table = torch.cat([angles.cos(), angles.sin()], 1)
+
+    def rotate(rows, at, back=False):
+        even, odd = rows[..., 448::2], rows[..., 449::2]
+        cos, sin = (part.to(rows.dtype).view(len(at), *(1,) * (rows.dim() - 2), 32) for part in table[at].split(32, 1))
+        sin = -sin if back else sin
+        turned = torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
+        return torch.cat([rows[..., :448], turned], -1)
+
+    return table, rotate
+
+
 def run(monkeypatch, vllms_module, layer, metadata, q):
     """vllms_module: that of vLLM's own layer."""
     from flashlatent.vllm import _v4_layer

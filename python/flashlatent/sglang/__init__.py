@@ -26,31 +26,42 @@ def register() -> None:
     if _done:
         return
     _done = True
-    try:
-        from ._v41_choice import offer_records
+    for offer, failed in ((_offer_records, "DeepSeek V4.1's records are not offered to SGLang"),
+                          (_offer_indexer, "no indexer is offered to SGLang"),
+                          (_offer_backend, "no attention backend is registered with SGLang")):
+        try:
+            offer()
+        except Exception as error:  # start-up of an engine that may not even want this
+            _logger.warning("flashlatent: %s: %s: %s", failed, type(error).__name__, error)
 
-        offer_records()
-    except Exception as error:
-        _logger.warning("flashlatent: DeepSeek V4.1's records are not offered to SGLang: %s: %s", type(error).__name__,
-                        error)
-    try:
-        from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS, register_attention_backend
-        from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
-        from sglang.srt.server_args import ATTENTION_BACKEND_CHOICES, ServerArgs, add_attention_backend_choices
 
-        missing = [name for name in ("init_forward_metadata_in_graph", "init_forward_metadata_out_graph",
-                                     "forward_decode", "forward_extend") if not hasattr(AttentionBackend, name)]
-        if missing:
-            raise AttributeError(f"AttentionBackend has no {', '.join(missing)}; SGLang 0.5.17 is known")
-        if not hasattr(ServerArgs, "get_attention_backends"):  # 0.5.23
-            raise AttributeError("ServerArgs has no get_attention_backends; SGLang 0.5.17 is known")
-        if NAME not in ATTENTION_BACKENDS:
-            register_attention_backend(NAME)(_create)
-        if NAME not in ATTENTION_BACKEND_CHOICES:
-            add_attention_backend_choices([NAME])
-    except Exception as error:  # start-up of an engine that may not even want this backend
-        _logger.warning("flashlatent: no attention backend is registered with SGLang: %s: %s", type(error).__name__,
-                        error)
+def _offer_records():
+    from ._v41_choice import offer_records
+
+    offer_records()
+
+
+def _offer_indexer():
+    from ._indexer_choice import offer_indexer
+
+    offer_indexer()
+
+
+def _offer_backend():
+    from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS, register_attention_backend
+    from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+    from sglang.srt.server_args import ATTENTION_BACKEND_CHOICES, ServerArgs, add_attention_backend_choices
+
+    missing = [name for name in ("init_forward_metadata_in_graph", "init_forward_metadata_out_graph",
+                                 "forward_decode", "forward_extend") if not hasattr(AttentionBackend, name)]
+    if missing:
+        raise AttributeError(f"AttentionBackend has no {', '.join(missing)}; SGLang 0.5.17 is known")
+    if not hasattr(ServerArgs, "get_attention_backends"):  # 0.5.23
+        raise AttributeError("ServerArgs has no get_attention_backends; SGLang 0.5.17 is known")
+    if NAME not in ATTENTION_BACKENDS:
+        register_attention_backend(NAME)(_create)
+    if NAME not in ATTENTION_BACKEND_CHOICES:
+        add_attention_backend_choices([NAME])
 
 
 def _create(runner):

@@ -9,11 +9,9 @@ import inspect
 import sys
 from typing import Any, List
 
-import torch
-
-import flashlatent
-
+from .. import _gpu
 from .._after_import import after_import
+from ._contract import faults_of
 
 _POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool"
 _CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator"
@@ -59,7 +57,7 @@ def _select(pool: Any, theirs: Any) -> Any:
     """(layout of the window, option for the compressed caches), as SGLang's function returns them."""
     layout = pool.envs.SGLANG_DSV4_KV_LAYOUT.get().lower()
     kernel = pool.get_exec().kernel
-    if layout not in ("v41", "v41_new") or kernel.dsv4_attn_backend != "flashmla" or not _on_hopper():
+    if layout not in ("v41", "v41_new") or kernel.dsv4_attn_backend != "flashmla" or not _gpu.on_hopper():
         return theirs()
     if not hasattr(pool, "flashlatent"):  # SGLang asks several times
         backend = importlib.import_module(_BACKEND)
@@ -68,14 +66,6 @@ def _select(pool: Any, theirs: Any) -> Any:
 
         take_over(pool, backend)
     return pool.KVLayout.parse(layout), pool.envs.SGLANG_DSV4_COMPRESSED_KV_LAYOUT.get().lower()
-
-
-def _on_hopper() -> bool:
-    return torch.version.cuda is not None and torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
-
-
-def _cuda_reason() -> str:
-    return flashlatent.info()["backends"]["cuda"]["reason"]
 
 
 def _refuse(layout: str, pool: Any, backend: Any, kernel: Any) -> None:
@@ -88,21 +78,14 @@ def _refuse(layout: str, pool: Any, backend: Any, kernel: Any) -> None:
     if backend.use_dsv4_q8kv8_sparse_prefill(kernel.dsv4_prefill_backend):
         raise ValueError(f"{start}, and --dsv4-prefill-backend is {kernel.dsv4_prefill_backend}, or SGLang's environment "
                          "asks for flashmla_sparse_q8; auto is expected beside it, for prompts are read here")
-    if _cuda_reason():
-        raise ValueError(f"{start}, and flashlatent cannot use the GPU: {_cuda_reason()}; v4 is expected")
+    if _gpu.cuda_reason():
+        raise ValueError(f"{start}, and flashlatent cannot use the GPU: {_gpu.cuda_reason()}; v4 is expected")
 
 
 def _faults(pool: Any, backend: Any) -> List[str]:
     """What of SGLang's interface is missing, or another."""
     their_class = getattr(backend, "DeepseekV4AttnBackend", None)
-    faults = []
-    for owner, wanted in ((pool, _OF_POOL), (backend, _OF_MODULE), (their_class, _OF_BACKEND)):
-        for name, arguments in wanted.items():
-            function = getattr(owner, name, None)
-            if function is None:
-                faults.append(f"{name} is missing")
-            elif list(inspect.signature(function).parameters) != arguments.split():
-                faults.append(f"{name} takes ({', '.join(inspect.signature(function).parameters)})")
+    faults = faults_of((pool, _OF_POOL), (backend, _OF_MODULE), (their_class, _OF_BACKEND))
     if not _LAYOUTS <= {layout.value for layout in getattr(pool, "KVLayout", ())}:
         faults.append("KVLayout lacks one of " + ", ".join(sorted(_LAYOUTS)))
     if not faults and "_flash_mla_with_kvcache" not in inspect.getsource(their_class._forward_attention):

@@ -7,18 +7,13 @@ from vllm.v1.attention.backend import MultipleOf
 
 from .._typical import of_setting, rounded
 from . import _refusals
+from ._options import setting
 from .backends import registered_name
 
 
 def calls_per_plan(layer_names: List[str], fast_build: bool) -> int:
     """How many layers read a builder's metadata, and so a plan: its own, but of a draft's (fast_build) one."""
     return 1 if fast_build else len(layer_names)
-
-
-def setting(vllm_config: Any, name: str) -> Any:
-    """What --additional-config says under this name; None if nothing."""
-    options = vllm_config.additional_config
-    return options.get(name) if isinstance(options, dict) else None
 
 
 class HintedBuilder:

@@ -46,6 +46,16 @@ _NEEDS: Tuple[Tuple[str, str, str], ...] = (
      "kv_sharing_target_layer_name indexer topk_indices_buffer **"),
 )
 
+# What the layers of DeepSeek V4 and V4.1 call.
+_V4_SHARED: Tuple[Tuple[str, str, str], ...] = (
+    ("models/deepseek_v4/common/ops/cache_utils.py", "compute_global_topk_indices_and_lens",
+     "topk_indices token_to_req_indices block_table block_size is_valid_token"),
+    ("models/deepseek_v4/common/ops/fused_indexer_q.py", "fused_indexer_q_rope_quant",
+     "positions index_q index_q_cos_sin_cache index_weights index_weights_softmax_scale index_weights_head_scale "
+     "use_fp4 **"),
+    ("utils/deep_gemm.py", "fp8_einsum", "**"),
+)
+
 # The same of DeepSeek V4, which has a layer of its own. Where it does not fit, other models are still served.
 _V4 = "models/deepseek_v4/nvidia/"
 _V4_NEEDS: Tuple[Tuple[str, str, str], ...] = (
@@ -56,8 +66,10 @@ _V4_NEEDS: Tuple[Tuple[str, str, str], ...] = (
      "self q kv_cache swa_metadata attn_metadata swa_only output"),
     (_V4 + "flashmla.py", "DeepseekV4FlashMLAAttention._forward_prefill",
      "self q positions compressed_k_cache swa_k_cache output attn_metadata swa_metadata"),
-    ("models/deepseek_v4/common/ops/cache_utils.py", "compute_global_topk_indices_and_lens",
-     "topk_indices token_to_req_indices block_table block_size is_valid_token"),
+    (_V4 + "flashmla.py", "DeepseekV4FlashMLAAttention._o_proj", "self o positions"),
+    ("models/deepseek_v4/attention.py", "DeepseekV4Attention._fused_qnorm_rope_kv_insert",
+     "self q kv positions attn_metadata"),
+    *_V4_SHARED,
 )
 
 # The same of DeepSeek V4.1, which vLLM 0.33 has.
@@ -73,7 +85,11 @@ _V41_NEEDS: Tuple[Tuple[str, str, str], ...] = (
      "self q kv_cache swa_metadata attn_metadata swa_only output"),
     (_V41_LAYER, "DeepseekV4FlashMLAAttention._forward_prefill",
      "self q positions compressed_k_cache swa_k_cache output attn_metadata swa_metadata"),
-    _V4_NEEDS[-1],
+    (_V41_LAYER, "DeepseekV4FlashMLAAttention._o_proj", "self attn_out positions"),
+    (_V41 + "common/ops/indexer_k_store.py", "indexer_k_norm_rope_store",
+     "k_pre positions cos_sin_cache rms_norm_weight rms_norm_eps k_cache kv_slot_mapping compress_ratio use_fp4_cache"),
+    (_V41 + "attention.py", "DeepseekV4Attention._fused_qnorm_rope_kv_insert", "self q kv positions attn_metadata"),
+    *_V4_SHARED,
 )
 
 # The same of the indexer of sparse attention.

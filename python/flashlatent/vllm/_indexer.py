@@ -10,6 +10,8 @@ from torch import Tensor
 
 import flashlatent
 
+from .._query_rows import cu_seqlens_of
+
 
 class Indexer(NamedTuple):
     """An indexer's tensors in a step. Rows are query tokens, those of decode first."""
@@ -76,6 +78,5 @@ def _prompts(chunk: Any) -> Dict[str, Tensor]:
     begins = chunk.local_cu_seq_lens
     # A request without keys begins where another does; which of them its rows count among does not matter.
     request = (torch.searchsorted(begins, chunk.cu_seqlen_ks, right=True) - 1).clamp_(max=begins.shape[0] - 2)
-    numbers = torch.arange(begins.shape[0], device=begins.device)
     return dict(block_table=chunk.block_table, cache_seqlens=chunk.cu_seqlen_ke - chunk.cu_seqlen_ks,
-                cu_seqlens_q=torch.searchsorted(request, numbers).int())
+                cu_seqlens_q=cu_seqlens_of(request, begins.shape[0] - 1))

@@ -8,6 +8,7 @@ import torch
 
 from .._after_import import after_import
 from ._indexer import Indexer
+from ._options import switch
 
 OPTION = "flashlatent_indexer"
 _MODULE = "vllm.model_executor.layers.sparse_attn_indexer"
@@ -38,13 +39,9 @@ def _change(module: Any, name: str, faults: List[str]) -> None:
 
 def _wanted(indexer: Any, vllm_config: Any, name: str, faults: List[str]) -> bool:
     """ValueError where it is wanted and cannot be."""
-    options = vllm_config.additional_config
-    value = options.get(OPTION, False) if isinstance(options, dict) else False
-    if value is False:
+    if not switch(vllm_config, OPTION):
         return False
-    said = f"flashlatent: {OPTION} in additional_config is {value!r}"
-    if value is not True:
-        raise ValueError(f"{said}; true or false is expected")
+    said = f"flashlatent: {OPTION} in additional_config is True"
     backend = getattr(vllm_config.attention_config.backend, "name", None)
     if backend != name:
         raise ValueError(f"{said} and the attention backend is {backend}; {name} is expected beside it")

@@ -2,14 +2,9 @@
 
 from typing import Any, Iterable, List, NoReturn, Optional
 
-import flashlatent
+from .._gpu import cuda_reason
 
 BLOCK = 16  # tokens; vLLM's pages are multiples of it
-
-
-def cuda_reason() -> str:
-    """Why the CUDA backend cannot be used in this process; empty where it can."""
-    return flashlatent.info()["backends"]["cuda"]["reason"]
 
 
 def joined(sentences: Iterable[Optional[str]]) -> Optional[str]:

@@ -2,26 +2,22 @@
 
 from typing import Any
 
+from ._options import setting
+
 OPTION = "flashlatent_kv_records"
 _CHOICES = ("v4", "v41")
 
 
-def chosen(vllm_config: Any) -> Any:
-    """What --additional-config says; None if nothing."""
-    options = vllm_config.additional_config
-    return options.get(OPTION) if isinstance(options, dict) else None
-
-
 def refuse_elsewhere(vllm_config: Any, reason: str) -> None:
     """ValueError if V4.1's records are asked for where they are not to be had."""
-    if chosen(vllm_config) == "v41":
+    if setting(vllm_config, OPTION) == "v41":
         raise ValueError(f"flashlatent: {OPTION} in additional_config is 'v41'; {reason}: 'v4' is expected, or leave "
                          "it out")
 
 
 def records(vllm_config: Any) -> str:
     """'v4' or 'v41'. kv_cache_dtype nvfp4_ds_mla means V4.1's: its window has no other."""
-    said, dtype = chosen(vllm_config), vllm_config.cache_config.cache_dtype
+    said, dtype = setting(vllm_config, OPTION), vllm_config.cache_config.cache_dtype
     if said not in (None, *_CHOICES):
         raise ValueError(f"flashlatent: {OPTION} in additional_config is {said!r}; one of {', '.join(_CHOICES)} is "
                          "expected")

@@ -1,5 +1,5 @@
-"""Writes DeepSeek V4.1's compressed tokens in records of 288 bytes: vLLM's own kernel for that converts to e2m1 by an
-instruction that Hopper lacks."""
+"""Writes DeepSeek V4.1's compressed tokens. vLLM's own kernel for records of 288 bytes converts to e2m1 by an instruction
+that Hopper lacks."""
 
 from typing import Any, Optional
 
@@ -7,6 +7,8 @@ import torch
 from vllm.forward_context import get_forward_context
 
 import flashlatent
+
+from ._records import format_of
 
 
 def insert_compressed(compressor: Any, latent: Optional[torch.Tensor], positions: torch.Tensor,
@@ -25,5 +27,5 @@ def write(latent: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, kv
     """latent (rows, 512), not rotated; a row is a token only where a group of `ratio` positions ends, and is rotated by
     the group's first position."""
     rows = slot_mapping.shape[0]
-    flashlatent.append_latent(latent[:rows], None, slot_mapping, kv_cache.unsqueeze(2), kv_format="nvfp4_288", scales="token",
-                              positions=positions[:rows], table=table, ratio=ratio)
+    flashlatent.append_latent(latent[:rows], None, slot_mapping, kv_cache.unsqueeze(2), positions=positions[:rows],
+                              table=table, ratio=ratio, **format_of(kv_cache))

@@ -6,6 +6,7 @@ from typing import Any, List, NamedTuple
 
 from .._after_import import after_import
 from . import _refusals
+from ._options import EDGES, switch
 from ._v41_records import refuse_elsewhere
 
 _logger = logging.getLogger("flashlatent.vllm")
@@ -27,6 +28,14 @@ def offer_layer(which: _Model, name: str, faults: List[str]) -> None:
     after_import(which.module, lambda module: _change(which, module, name, faults))
 
 
+def _refuse_options(vllm_config: Any, reason: str) -> None:
+    """ValueError for options of our layers where vLLM's own is taken."""
+    refuse_elsewhere(vllm_config, reason)
+    if switch(vllm_config, EDGES):
+        raise ValueError(f"flashlatent: {EDGES} in additional_config is True; {reason}: False is expected, or leave it "
+                         "out")
+
+
 def _change(which: _Model, module: Any, name: str, faults: List[str]) -> None:
     theirs = getattr(module, "_select_dsv4_attn_cls", None)
     if theirs is None:
@@ -34,11 +43,11 @@ def _change(which: _Model, module: Any, name: str, faults: List[str]) -> None:
 
     def select(vllm_config: Any) -> Any:
         if getattr(vllm_config.attention_config.backend, "name", None) != name:
-            refuse_elsewhere(vllm_config, f"the attention backend is not {name}")
+            _refuse_options(vllm_config, f"the attention backend is not {name}")
             return theirs(vllm_config)
         if faults:
             reason = f"{which.name} takes vLLM's own attention layer: {'; '.join(faults)}"
-            refuse_elsewhere(vllm_config, reason)
+            _refuse_options(vllm_config, reason)
             _logger.warning("flashlatent: %s", reason)
             return theirs(vllm_config)
         if which is not V41:

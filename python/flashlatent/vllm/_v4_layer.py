@@ -13,10 +13,10 @@ from vllm.forward_context import get_forward_context
 from flashlatent import Step
 
 from .._sparse import Chosen
+from ._records import format_of
 from ._slots import Slots, slots_of_requests
 
 _HEADS = (8, 16, 32, 64, 128)  # what vLLM's kernel that rotates queries writes
-_RECORDS = {528: "mxfp8_528", 288: "nvfp4_288"}  # by bytes per token; 584 says itself what it is
 
 
 class V4Layer:
@@ -57,11 +57,9 @@ class V4Layer:
 
 def _caches(window: torch.Tensor, extra: Optional[torch.Tensor]) -> Dict[str, Any]:
     """The extra cache and both formats, as decode() and sparse_prefill() name them."""
-    options: Dict[str, Any] = {}
+    options: Dict[str, Any] = dict(format_of(window))
     if extra is not None:
         options["extra_kv_cache"] = extra.unsqueeze(-2)
-    if window.shape[-1] in _RECORDS:  # vLLM puts a token's scales behind its data
-        options.update(kv_format=_RECORDS[window.shape[-1]], scales="token")
-        if extra is not None:
-            options["extra_kv_format"] = _RECORDS[extra.shape[-1]]
+        if "kv_format" in options:
+            options["extra_kv_format"] = format_of(extra)["kv_format"]
     return options

@@ -1,17 +1,25 @@
-"""DeepSeek V4's attention layer in vLLM. Cache writes, the indexer, the compressor and projections are vLLM's own."""
+"""DeepSeek V4's attention layer in vLLM. The indexer, the compressor with its cache writes, and projections are vLLM's
+own; the edges of the layer, too, unless the user asks for ours."""
 
 from typing import Any, Optional
 
 import torch
+from vllm.models.deepseek_v4 import attention
 from vllm.models.deepseek_v4.nvidia.flashmla import DeepseekV4FlashMLAAttention
 
 from .._sparse import Chosen, decode, prefill
+from ._index_edges import take_over
+from ._options import EDGES, switch
+from ._v4_edges import V4Edges
 from ._v4_layer import V4Layer
 
 
 def layer(vllm_config: Any) -> type:
     """The class for this configuration."""
-    return FlashLatentV4Attention
+    if not switch(vllm_config, EDGES):
+        return FlashLatentV4Attention
+    take_over(attention)
+    return FlashLatentV4EdgesAttention
 
 
 class FlashLatentV4Attention(V4Layer, DeepseekV4FlashMLAAttention):
@@ -38,3 +46,7 @@ class FlashLatentV4Attention(V4Layer, DeepseekV4FlashMLAAttention):
             compressed = self._slots(tokens, swa_metadata, attn_metadata, first)
         chosen = Chosen(swa_metadata.prefill_swa_indices.flatten(1), swa_metadata.prefill_swa_lens, *compressed)
         self._attend(prefill, q[:rows], compressed_k_cache, swa_metadata, chosen, output[:rows])
+
+
+class FlashLatentV4EdgesAttention(V4Edges, FlashLatentV4Attention):
+    pass

@@ -1,7 +1,8 @@
 """DeepSeek V4.1's attention layer in vLLM, with its caches in V4's records (584 bytes per token) or in V4.1's: 528 bytes,
 and 288 for compressed tokens, which vLLM's own layer stores on Blackwell alone.
 
-The indexer, the compressor and projections are vLLM's own, and cache writes but those of 288 bytes.
+The indexer, the compressor and projections are vLLM's own. So are cache writes but those of 288 bytes, and the edges of
+the layer, unless the user asks for ours.
 """
 
 from functools import partial
@@ -12,6 +13,9 @@ from vllm.models.deepseek_v41 import attention
 from vllm.models.deepseek_v41.nvidia.flashmla import DeepseekV4FlashMLAAttention
 
 from .._sparse import Chosen, decode, prefill
+from ._index_edges import take_over
+from ._options import EDGES, switch
+from ._v4_edges import V4Edges
 from ._v4_layer import V4Layer
 from ._v41_records import records
 from ._v41_writer import insert_compressed
@@ -24,13 +28,18 @@ def layer(vllm_config: Any) -> type:
         raise ValueError(f"flashlatent: prefill_context_parallel_size is {ranks}; DeepSeek V4.1 takes 1")
     new = records(vllm_config) == "v41"
     attention._use_v41_mxfp8_kv_record = lambda: new
-    return FlashLatentV41Attention
+    if not switch(vllm_config, EDGES):
+        return FlashLatentV41Attention
+    take_over(attention)
+    return FlashLatentV41EdgesAttention
 
 
 class FlashLatentV41Attention(V4Layer, DeepseekV4FlashMLAAttention):
+    writes = (288,)  # compressed records, by bytes per token
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        if self.compressor is not None and self.compressed_bytes_per_token == 288:
+        if self.compressor is not None and self.compressed_bytes_per_token in self.writes:
             self.compressor.insert_cache = partial(insert_compressed, self.compressor)
 
     def _forward_decode(self, q: torch.Tensor, kv_cache: Optional[torch.Tensor], swa_metadata: Any, attn_metadata: Any,
@@ -52,3 +61,8 @@ class FlashLatentV41Attention(V4Layer, DeepseekV4FlashMLAAttention):
         if self.compress_ratio == 0:
             return None, None
         return self._slots(self.topk_indices_buffer[first:first + rows], swa_metadata, attn_metadata, first)
+
+
+class FlashLatentV41EdgesAttention(V4Edges, FlashLatentV41Attention):
+    normalises_queries = False
+    writes = (288, 528, 584)

@@ -17,7 +17,8 @@ from vllm.v1.attention.backend import AttentionCGSupport
 from flashlatent import Step
 
 from . import _refusals
-from ._backend import HintedBuilder, LatentBackend, calls_per_plan, setting
+from ._backend import HintedBuilder, LatentBackend, calls_per_plan
+from ._options import setting
 from ._queries import Queries
 
 Query = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]

@@ -1,0 +1,9 @@
+"""Rows of query tokens, those of a request side by side."""
+
+import torch
+from torch import Tensor
+
+
+def cu_seqlens_of(requests: Tensor, batch: int) -> Tensor:
+    """int32 (batch + 1): where each request's rows begin; requests (rows) ascend and say whose each row is."""
+    return torch.searchsorted(requests, torch.arange(batch + 1, dtype=requests.dtype, device=requests.device)).int()

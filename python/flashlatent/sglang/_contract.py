@@ -1,0 +1,17 @@
+"""What the plugin takes over of SGLang, or calls, by its arguments."""
+
+import inspect
+from typing import Any, Dict, List, Tuple
+
+
+def faults_of(*needs: Tuple[Any, Dict[str, str]]) -> List[str]:
+    """What is missing or takes other arguments; needs: an owner, and the arguments of its functions."""
+    faults = []
+    for owner, wanted in needs:
+        for name, arguments in wanted.items():
+            function = getattr(owner, name, None)
+            if function is None:
+                faults.append(f"{name} is missing")
+            elif list(inspect.signature(function).parameters) != arguments.split():
+                faults.append(f"{name} takes ({', '.join(inspect.signature(function).parameters)})")
+    return faults

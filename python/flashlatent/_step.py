@@ -76,10 +76,9 @@ def prepare_step(cache_seqlens, caches, *, query_tokens=1, cu_seqlens_q=None, to
         out = _make(cache_seqlens, caches, batch, rows, slot_dtype)
     if len(out.caches) != len(caches):
         raise InvalidArgumentError(f"out has {len(out.caches)} caches and caches {len(caches)}; as many are expected")
-    written = [(cache.block_table, cache.page_size, cache.ratio, tokens.slots, _rows(tokens.lengths, rows),
-                tokens.request_lengths, _rows(tokens.indices, rows)) for cache, tokens in zip(caches, out.caches)]
+    written = [(cache.block_table, cache.page_size, cache.ratio, *tokens) for cache, tokens in zip(caches, out.caches)]
     _native.prepare_step_into(cache_seqlens, written, tokens=rows[-1], cu_seqlens_q=cu_seqlens_q,
-                              positions=_rows(out.positions, rows), stream=stream, threads=threads)
+                              positions=out.positions, stream=stream, threads=threads)
     return out
 
 
@@ -92,13 +91,6 @@ def _make(like, caches, batch, rows, slot_dtype):
                           empty_like(like, (batch,), "int32"),
                           empty_like(like, (*rows, cache.window), "int32") if cache.window else None)
               for cache in caches))
-
-
-def _rows(array, rows):
-    """A view with one dimension of rows where `rows` are two."""
-    if array is None or len(rows) == 1:
-        return array
-    return array.reshape(rows[0] * rows[1], *array.shape[2:])
 
 
 def prepare(self, cache_seqlens, caches, *, plans=(), query_tokens=1, cu_seqlens_q=None, total_tokens=None,

@@ -8,6 +8,23 @@ namespace flashlatent::python {
 
 namespace {
 
+/// The view with one dimension of rows, `rank` dimensions in all, in place of (batch, query tokens).
+TensorView in_rows(const char* name, TensorView view, int rank) {
+  if (!view.present() || view.rank != rank + 1) return view;
+  const std::int64_t requests = view.shape[0], tokens = view.shape[1];
+  if (requests > 1 && tokens > 0 && view.strides[0] != tokens * view.strides[1]) {
+    refuse(name, " is ", to_string(view), "; rows that lie one behind the other are expected");
+  }
+  view.shape[0] = requests * tokens;
+  view.strides[0] = view.strides[1];
+  for (int i = 1; i < rank; ++i) {
+    view.shape[i] = view.shape[i + 1];
+    view.strides[i] = view.strides[i + 1];
+  }
+  view.rank = rank;
+  return view;
+}
+
 /// The arrays of a StepCache, and the StepCache.
 struct CacheArrays {
   Array block_table, slots, lengths, request_lengths, indices;
@@ -23,9 +40,9 @@ struct CacheArrays {
               .page_size = nb::cast<std::int64_t>(given[1]),
               .ratio = nb::cast<int>(given[2]),
               .slots = slots.view(),
-              .lengths = lengths.view(),
+              .lengths = in_rows("lengths", lengths.view(), 1),
               .request_lengths = request_lengths.view(),
-              .indices = indices.view()} {}
+              .indices = in_rows("indices", indices.view(), 2)} {}
 };
 
 void prepare(nb::handle cache_seqlens, const nb::list& caches, std::int64_t tokens, nb::handle cu_seqlens_q,
@@ -39,9 +56,10 @@ void prepare(nb::handle cache_seqlens, const nb::list& caches, std::int64_t toke
   for (const nb::handle cache : caches) {
     views.push_back(arrays.emplace_back(nb::cast<nb::tuple>(cache)).cache);
   }
+  const TensorView position_rows = in_rows("positions", positions_array.view(), 1);
   run_operation(cache_seqlens, lengths.view().device, stream, threads, [&](const Executor& executor) {
     return prepare_step({.cache_seqlens = lengths.view(), .tokens = tokens, .cu_seqlens_q = begins.view()},
-                        views, positions_array.view(), executor);
+                        views, position_rows, executor);
   });
 }
 
@@ -56,7 +74,8 @@ void bind_prepare_step(nb::module_& module) {
 
 caches     tuples (block_table, page_size, ratio, slots, lengths, request_lengths, indices), outputs None if not wanted
 tokens     query tokens a request; with cu_seqlens_q rows in all
-positions  int32 (rows), None: not wanted)");
+positions  int32 (rows), None: not wanted
+Outputs of rows may be (batch, s_q) and (batch, s_q, n).)");
 }
 
 }  // namespace flashlatent::python

@@ -46,7 +46,8 @@ extern void *cache, *q_pointer, *rope_pointer, *kv_scale, *q, *kv, *indices, *to
 // Tensors.
 extern fl::ConstTensorView cache_seqlens, block_table, cu_seqlens, extra_bytes, latent, rope, slot_mapping,
     from, pairs, keys, values, partial_out, partial_lse, host_block_table, host_cache_seqlens, weight,
-    positions, cos_sin, pooled, compressed_slots, index_q, index_weights;
+    positions, cos_sin, pooled, compressed_slots, index_q, index_weights, window_table, compressed_table;
+extern fl::TensorView window_slots, window_indices, ends, extra_lengths, token_positions;
 extern fl::TensorView kv_cache, to, out, max_logits, lse, key_cache, value_cache, key_rows, value_rows,
     window_cache, compressed_cache, codes, scaled;
 extern fl::KeyValueCache other;

@@ -29,7 +29,12 @@ def items_of(function) -> List[str]:
     """The parameters of a function of one signature as they stand there, self, * and / included."""
     text = function.__nb_signature__[0][0]
     inside = text[text.index("(") + 1:text.rindex(")")]
-    return re.split(r", (?![^\[]*\])", inside) if inside else []
+    return [_with_bar(item) for item in re.split(r", (?![^\[]*\])", inside)] if inside else []
+
+
+def _with_bar(text) -> str:
+    """`typing.Optional[int]`, as builds for Python 3.9 have it, as `int | None`."""
+    return re.sub(r"typing\.Optional\[(.*)\]", r"\1 | None", text)
 
 
 def signature_of(function, has_self=True) -> inspect.Signature:
@@ -48,7 +53,7 @@ def signature_of(function, has_self=True) -> inspect.Signature:
         if name != "self" or has_self:
             value = defaults[int(default.lstrip("\\="))] if default else _EMPTY
             found.append(inspect.Parameter(name, kind, default=value, annotation=_annotation(annotation)))
-    returned = text.rpartition(" -> ")[2] if " -> " in text else ""
+    returned = _with_bar(text.rpartition(" -> ")[2]) if " -> " in text else ""
     return inspect.Signature(found, return_annotation=None if returned == "None" else _annotation(returned))
 
 

@@ -172,7 +172,7 @@ def test_torch():
 
 
 @pytest.mark.parametrize("match, change", [
-    ("softmax_scale is a ndarray; a number", {"softmax_scale": np.array([0.1])}),
+    ("softmax_scale is a ndarray; a number", {"softmax_scale": np.array([0.1, 0.2])}),
     ("softmax_scale is 1000.*; a number", {"softmax_scale": 10**400}),
     ("causal is np.True_; True or False", {"causal": np.True_}),
     ("window is True; an integer is expected", {"window": True}),

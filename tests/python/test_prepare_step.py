@@ -41,7 +41,7 @@ def caches_of(random, batch):
 
 
 def check(tokens, lengths, begins, caches):
-    for cache, made in zip(caches, tokens.caches, strict=True):
+    for cache, made in zip(caches, tokens.caches):
         positions, slots, seen, indices = expected(lengths, begins, cache, cache.window)
         np.testing.assert_array_equal(np.ravel(tokens.positions), positions)
         np.testing.assert_array_equal(made.slots, slots)
@@ -80,7 +80,7 @@ def test_ragged():
     tokens = flashlatent.prepare_step(LENGTHS, caches, cu_seqlens_q=begins, total_tokens=total)
     padded = np.append(begins, total)  # as one more request without a token
     more = [StepCache(np.append(c.block_table, c.block_table[:1], 0), *c[1:]) for c in caches]
-    for cache, wider, made in zip(caches, more, tokens.caches, strict=True):
+    for cache, wider, made in zip(caches, more, tokens.caches):
         positions, slots, seen, indices = expected(np.append(LENGTHS, 0), padded, wider, cache.window)
         np.testing.assert_array_equal(tokens.positions, positions)
         np.testing.assert_array_equal(made.slots, slots)

@@ -45,7 +45,7 @@ struct IndexTopkInputs {
   ConstTensorView block_table;  ///< int32 (batch, max_pages). A page that does not exist has no tokens.
   /// int32 (batch): cached tokens of a request, with causal those behind its query tokens included. Or, not
   /// causal, (batch, s_q): the tokens that each query token sees. Ragged and not causal it is one number for
-  /// each query token. Values are clamped to the page table's reach.
+  /// each query token. What a query token sees is clamped to the page table's reach.
   ConstTensorView cache_seqlens;
   ConstTensorView cu_seqlens_q;  ///< int32 (batch + 1), optional: where each request's query tokens begin.
   /// int32 (batch, s_q, n), optional: only the tokens of these blocks of candidate_block tokens are looked

@@ -8,7 +8,7 @@ from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from . import _native, _signatures
 from ._hints import hint
-from ._errors import ArgumentTypeError
+from ._errors import ArgumentTypeError, InvalidArgumentError
 
 
 class Parameter(NamedTuple):
@@ -128,6 +128,35 @@ def shown(value):
     return f"a {type(value).__name__}"
 
 
+def whole_number(name: str, value: Any, least: int, most: int) -> int:
+    """The number as an int; numbers of other packages are accepted, True and False are not."""
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if not least <= number <= most:
+        raise InvalidArgumentError(f"{name} is {shown(value)}; a whole number from {least} to {most} is expected")
+    return number
+
+
+def entries(name, kind, given):
+    """A sequence of NamedTuples, or of tuples of their fields, as NamedTuples."""
+    what = f"a {kind.__name__}, or a tuple of its fields ({', '.join(kind._fields)})"
+    if isinstance(given, (kind, str, bytes)):
+        raise ArgumentTypeError(f"{name} is {shown(given)}; a sequence is expected, each entry {what}")
+    try:
+        given = list(given)
+    except TypeError:
+        raise ArgumentTypeError(f"{name} is {shown(given)}; a sequence is expected, each entry {what}") from None
+    least = len(kind._fields) - len(kind._field_defaults)
+    for number, entry in enumerate(given):
+        if not isinstance(entry, (tuple, list)):
+            raise ArgumentTypeError(f"{name}[{number}] is {shown(entry)}; {what} is expected")
+        if not least <= len(entry) <= len(kind._fields):
+            raise ArgumentTypeError(f"{name}[{number}] has {len(entry)} fields; {what} is expected")
+    return [kind(*entry) for entry in given]
+
+
 def fault(function, values, options, has_self):
     """The fault of a call, in a line; None if nothing is found."""
     whole_name = (function.__qualname__ or function.__name__).lstrip("_")
@@ -189,7 +218,8 @@ def named(function: Function) -> Function:
     declared = []
     for parameter in inspect.signature(function).parameters.values():
         required = parameter.default is parameter.empty
-        kind = "float" if parameter.annotation is float else "object" if required else ""
+        is_array = required and parameter.annotation in (parameter.empty, Any)
+        kind = "float" if parameter.annotation is float else "object" if is_array else ""
         declared.append(Parameter(parameter.name, kind, required, parameter.kind is parameter.KEYWORD_ONLY))
 
     @functools.wraps(function)

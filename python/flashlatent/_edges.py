@@ -1,14 +1,18 @@
 """The edges of an attention layer: what becomes of its outputs."""
 
+from collections.abc import Hashable
+
 from . import _native
+from ._arguments import named, shown, whole_number
 from ._arrays import empty_like
-from ._errors import InvalidArgumentError
+from ._errors import ArgumentTypeError, InvalidArgumentError
 
 _SCALE_COLUMNS = 128
 _TOKEN_PADDING = 4
 _SCALE_DTYPES = {128: "float32", 32: "int32"}
 
 
+@named
 def finish_outputs(out, *, positions=None, table=None, pairs="gptj", table_layout="halves", rotated=None,
                    scale_columns=None, groups=1, dtype=None, stream=None, threads=0):
     """Rotates outputs back and casts them to FP8; returns (codes, scales), or with scale_columns=None `rotated`.
@@ -29,17 +33,21 @@ def finish_outputs(out, *, positions=None, table=None, pairs="gptj", table_layou
     """
     options = {"positions": positions, "table": table, "pairs": pairs, "table_layout": table_layout, "dtype": dtype,
                "stream": stream, "threads": threads}
+    shape = getattr(out, "shape", None)
+    if not isinstance(shape, tuple) or len(shape) not in (3, 4):
+        _native.finish_outputs_into(out, **options)  # refuses what has no heads
+        raise ArgumentTypeError(f"out is {shown(out)}; an array with a shape is expected")
     if scale_columns is None:
         if rotated is None:
-            rotated = empty_like(out, tuple(out.shape))
+            rotated = empty_like(out, tuple(shape))
         _native.finish_outputs_into(out, rotated=rotated, **options)
         return rotated
-    if scale_columns not in _SCALE_DTYPES:
-        raise InvalidArgumentError(f"scale_columns is {scale_columns}; 128, 32 and None are accepted")
-    *tokens, heads, v_dim = out.shape
-    if len(tokens) not in (1, 2) or groups < 1 or heads % groups:
-        raise InvalidArgumentError(f"groups is {groups} and out is {tuple(out.shape)}; a divisor of its heads, and "
-                                   "(tokens, heads, v_dim) or (batch, s_q, heads, v_dim), are expected")
+    if not isinstance(scale_columns, Hashable) or scale_columns not in _SCALE_DTYPES:
+        raise InvalidArgumentError(f"scale_columns is {shown(scale_columns)}; 128, 32 and None are accepted")
+    *tokens, heads, v_dim = shape
+    groups = whole_number("groups", groups, 1, 2**31 - 1)
+    if heads % groups:
+        raise InvalidArgumentError(f"groups is {groups} and out is {tuple(shape)}; a divisor of its heads is expected")
     count = tokens[0] if len(tokens) == 1 else tokens[0] * tokens[1]
     columns = heads // groups * v_dim
     padded = -(-count // _TOKEN_PADDING) * _TOKEN_PADDING

@@ -1,10 +1,14 @@
 """What the layers of a step read besides their caches, made by one launch."""
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Iterable, NamedTuple, Optional, Tuple
 
 from . import _native
+from ._arguments import entries, named, shown, whole_number
 from ._arrays import empty_like
-from ._errors import InvalidArgumentError
+from ._errors import ArgumentTypeError, InvalidArgumentError
+
+_MOST = 2**31 - 1
+_MOST_PAGE_TOKENS = 2**20
 
 
 class StepCache(NamedTuple):
@@ -40,8 +44,9 @@ class StepPlan(NamedTuple):
     extra: Optional[int] = None  # whose lengths are those of the extra cache
 
 
-def prepare_step(cache_seqlens, caches, *, query_tokens=1, cu_seqlens_q=None, total_tokens=None, slot_dtype="int64",
-                 out=None, stream=None, threads=0) -> StepTokens:
+@named
+def prepare_step(cache_seqlens, caches: Iterable[Any], *, query_tokens=1, cu_seqlens_q=None, total_tokens=None,
+                 slot_dtype="int64", out=None, stream=None, threads=0) -> StepTokens:
     """Positions of a step's query tokens, and of each cache the slots, lengths and indices of theirs.
 
     Query tokens are the last tokens of their requests. One at position p sees the first (p + 1) // ratio tokens of a
@@ -60,26 +65,56 @@ def prepare_step(cache_seqlens, caches, *, query_tokens=1, cu_seqlens_q=None, to
     2**31 or more.
     Raises InvalidArgumentError for what does not fit, by name.
     """
-    caches = [StepCache(*cache) for cache in caches]
+    caches = [_checked(f"caches[{number}]", cache) for number, cache in enumerate(entries("caches", StepCache, caches))]
     if slot_dtype not in ("int32", "int64"):
-        raise InvalidArgumentError(f"slot_dtype is {slot_dtype!r}; 'int64' and 'int32' are accepted")
+        raise InvalidArgumentError(f"slot_dtype is {shown(slot_dtype)}; 'int64' and 'int32' are accepted")
     if (cu_seqlens_q is None) != (total_tokens is None):
         raise InvalidArgumentError("cu_seqlens_q and total_tokens go together; "
                                    f"{'total_tokens' if total_tokens is None else 'cu_seqlens_q'} is missing")
-    batch = cache_seqlens.shape[0]
-    ragged = cu_seqlens_q is not None
-    rows = (total_tokens,) if ragged else (batch, query_tokens)
-    if min(rows) < 0:
-        raise InvalidArgumentError(f"{'total_tokens' if ragged else 'query_tokens'} is {rows[-1]}; a number of "
-                                   "query tokens is expected")
+    batch = _batch(cache_seqlens)
+    query_tokens = whole_number("query_tokens", query_tokens, 1, _MOST // max(batch, 1))
+    if cu_seqlens_q is None:
+        rows = batch, query_tokens
+    elif query_tokens == 1:
+        rows = (whole_number("total_tokens", total_tokens, 0, _MOST),)
+    else:
+        raise InvalidArgumentError(f"query_tokens is {query_tokens} and cu_seqlens_q is given; one of them is expected")
     if out is None:
         out = _make(cache_seqlens, caches, batch, rows, slot_dtype)
-    if len(out.caches) != len(caches):
-        raise InvalidArgumentError(f"out has {len(out.caches)} caches and caches {len(caches)}; as many are expected")
-    written = [(cache.block_table, cache.page_size, cache.ratio, *tokens) for cache, tokens in zip(caches, out.caches)]
+    made = _caches_of(out, caches)
+    written = [(cache.block_table, cache.page_size, cache.ratio, *tokens) for cache, tokens in zip(caches, made)]
     _native.prepare_step_into(cache_seqlens, written, tokens=rows[-1], cu_seqlens_q=cu_seqlens_q,
                               positions=out.positions, stream=stream, threads=threads)
     return out
+
+
+def _checked(name, cache):
+    return StepCache(cache.block_table, whole_number(f"{name}.page_size", cache.page_size, 1, _MOST_PAGE_TOKENS),
+                     whole_number(f"{name}.ratio", cache.ratio, 1, _MOST),
+                     whole_number(f"{name}.window", cache.window, 0, _MOST))
+
+
+def _batch(cache_seqlens):
+    shape = getattr(cache_seqlens, "shape", None)
+    if isinstance(shape, tuple) and len(shape) == 1:
+        return shape[0]
+    _native.prepare_step_into(cache_seqlens, [])  # refuses what is no array of one dimension
+    raise ArgumentTypeError(f"cache_seqlens is {shown(cache_seqlens)}; an array with a shape is expected")
+
+
+def _caches_of(out, caches):
+    """The CacheTokens of `out`, which are as these caches ask for."""
+    if not isinstance(out, StepTokens):
+        raise ArgumentTypeError(f"out is {shown(out)}; a StepTokens is expected")
+    made = entries("out.caches", CacheTokens, out.caches)
+    if len(made) != len(caches):
+        raise InvalidArgumentError(f"out has {len(made)} caches and caches {len(caches)}; as many are expected")
+    for number, (cache, tokens) in enumerate(zip(caches, made)):
+        shape = getattr(tokens.indices, "shape", (cache.window,))
+        if tuple(shape[-1:]) != (cache.window,):
+            raise InvalidArgumentError(f"out.caches[{number}].indices has the shape {tuple(shape)} and "
+                                       f"caches[{number}].window is {cache.window}; so many columns are expected")
+    return made
 
 
 def _make(like, caches, batch, rows, slot_dtype):
@@ -93,8 +128,9 @@ def _make(like, caches, batch, rows, slot_dtype):
               for cache in caches))
 
 
-def prepare(self, cache_seqlens, caches, *, plans=(), query_tokens=1, cu_seqlens_q=None, total_tokens=None,
-            slot_dtype="int64", out=None, stream=None, threads=0) -> StepTokens:
+@named
+def prepare(self, cache_seqlens, caches: Iterable[Any], *, plans=(), query_tokens=1, cu_seqlens_q=None,
+            total_tokens=None, slot_dtype="int64", out=None, stream=None, threads=0) -> StepTokens:
     """prepare_step(), and the plans of the step's kinds of layers: what an engine does once a step, in one call.
 
     plans  StepPlan, or tuples of its fields: (problem, cache, extra). A dense layer's plan is made for cache_seqlens, a
@@ -102,14 +138,13 @@ def prepare(self, cache_seqlens, caches, *, plans=(), query_tokens=1, cu_seqlens
            launch each; decode() then plans no more
     Other arguments are those of prepare_step(). Not of a stateless Step, whose callers bring plans.
     """
+    caches = entries("caches", StepCache, caches)
+    plans = [_checked_plan(f"plans[{number}]", plan, len(caches))
+             for number, plan in enumerate(entries("plans", StepPlan, plans))]
     tokens = prepare_step(cache_seqlens, caches, query_tokens=query_tokens, cu_seqlens_q=cu_seqlens_q,
                           total_tokens=total_tokens, slot_dtype=slot_dtype, out=out, stream=stream, threads=threads)
     ragged = cu_seqlens_q is not None
-    for problem, cache, extra in (StepPlan(*plan) for plan in plans):
-        for name, number in (("cache", cache), ("extra", extra)):
-            if number is not None and not 0 <= number < len(tokens.caches):
-                raise InvalidArgumentError(f"a plan's {name} is {number}; 0 to {len(tokens.caches) - 1}, the caches' "
-                                           "numbers, are accepted")
+    for problem, cache, extra in plans:
         indexed = problem.topk is not None
         lengths = _plan_lengths(tokens.caches[cache], True, ragged) if indexed else cache_seqlens
         extra_lengths = None if extra is None else _plan_lengths(tokens.caches[extra], problem.extra_topk is not None,
@@ -117,6 +152,19 @@ def prepare(self, cache_seqlens, caches, *, plans=(), query_tokens=1, cu_seqlens
         self._schedule(problem, lengths, extra_lengths=extra_lengths, cu_seqlens_q=cu_seqlens_q, like=cache_seqlens,
                        stream=stream)
     return tokens
+
+
+def _checked_plan(name, plan, caches):
+    """`caches`: how many there are."""
+    if not isinstance(plan.problem, _native.Problem):
+        raise ArgumentTypeError(f"{name}.problem is {shown(plan.problem)}; a Problem is expected")
+    numbers = {"cache": plan.cache if plan.problem.topk is not None else None, "extra": plan.extra}
+    for field, number in numbers.items():
+        if caches == 0 and number is not None:
+            raise InvalidArgumentError(f"{name}.{field} is {shown(number)} and there are no caches")
+        if number is not None or (field == "cache" and plan.problem.topk is not None):
+            whole_number(f"{name}.{field}", number, 0, caches - 1)
+    return plan
 
 
 def _plan_lengths(tokens, indexed, ragged):

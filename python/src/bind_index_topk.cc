@@ -12,6 +12,9 @@ namespace flashlatent::python {
 
 namespace {
 
+/// Places of a query token, as index_topk() takes them.
+constexpr std::int64_t kMostSpan = 1 << 30;
+
 struct Keys {
   TensorView pages;
   IndexFormat format = IndexFormat::kFp8_132;
@@ -41,14 +44,25 @@ Keys keys_of(const TensorView& view, std::string_view format_name, std::optional
   return keys;
 }
 
-/// A new array over q's query tokens.
-nb::object like_tokens(nb::handle q, const TensorView& view, std::int64_t columns, const char* dtype) {
+/// A new array over q's query tokens, each of them with so many columns, or with one number.
+nb::object like_tokens(nb::handle q, const TensorView& view, std::optional<std::int64_t> columns,
+                       const char* dtype) {
   if (view.rank == 3) {
-    return columns == 0 ? empty_like(q, {view.shape[0]}, dtype)
-                        : empty_like(q, {view.shape[0], columns}, dtype);
+    return columns ? empty_like(q, {view.shape[0], *columns}, dtype) : empty_like(q, {view.shape[0]}, dtype);
   }
-  return columns == 0 ? empty_like(q, {view.shape[0], view.shape[1]}, dtype)
-                      : empty_like(q, {view.shape[0], view.shape[1], columns}, dtype);
+  return columns ? empty_like(q, {view.shape[0], view.shape[1], *columns}, dtype)
+                 : empty_like(q, {view.shape[0], view.shape[1]}, dtype);
+}
+
+/// Expects an `out` of the caller's as like_tokens() makes it.
+void expect_out(const TensorView& out, const TensorView& q, std::int64_t topk) {
+  bool fits = out.dtype == Dtype::kI32 && out.rank == q.rank - 1 && out.shape[out.rank - 1] == topk;
+  for (int i = 0; fits && i + 1 < out.rank; ++i) fits = out.shape[i] == q.shape[i];
+  fits = fits && (topk == 1 || out.strides[out.rank - 1] == 1);
+  if (fits) return;
+  const std::string tokens = q.rank == 3 ? message(q.shape[0]) : message(q.shape[0], ", ", q.shape[1]);
+  refuse("out is ", to_string(ConstTensorView(out)), "; int32 (", tokens, ", topk = ", topk,
+         ") with an innermost stride of 1 is expected");
 }
 
 nb::tuple index_topk_arrays(nb::handle q, nb::handle weights, nb::handle index_cache, nb::handle block_table,
@@ -103,12 +117,18 @@ nb::tuple index_topk_arrays(nb::handle q, nb::handle weights, nb::handle index_c
   const bool new_out = out.is_none(), new_counts = counts.is_none();
   nb::object scores = nb::none(), all_scores = nb::none(), best = nb::none();
   if (new_out) out = like_tokens(q, q_view, topk, "int32");
-  if (new_counts) counts = like_tokens(q, q_view, 0, "int32");
+  if (new_counts) counts = like_tokens(q, q_view, std::nullopt, "int32");
   if (want_scores) scores = like_tokens(q, q_view, topk, "float32");
   const std::int64_t span = inputs.candidates.present() && inputs.candidates.rank > 0
                                 ? inputs.candidates.shape[inputs.candidates.rank - 1] * candidate_block
                                 : inputs.block_table.shape[1] * keys.page_size;
-  if (want_all_scores) all_scores = like_tokens(q, q_view, span, "float32");
+  if (want_all_scores) {
+    if (span < 0 || span > kMostSpan) {
+      refuse("all_scores of ", span, " tokens a query token are asked for; 0 to ", kMostSpan,
+             " are accepted");
+    }
+    all_scores = like_tokens(q, q_view, span, "float32");
+  }
   if (best_blocks > 0) best = like_tokens(q, q_view, best_blocks, "int32");
   const Array out_array = Array::output("out", out, {}, new_out);
   const Array counts_array = Array::output("counts", counts, {}, new_counts);
@@ -116,9 +136,7 @@ nb::tuple index_topk_arrays(nb::handle q, nb::handle weights, nb::handle index_c
   const Array all_array = Array::output("all_scores", all_scores, {}, true);
   const Array best_array = Array::output("best_blocks", best, {}, true);
   const TensorView& out_view = out_array.view();
-  if (!new_out && (out_view.rank < 1 || out_view.shape[out_view.rank - 1] != topk)) {
-    refuse("out is ", to_string(ConstTensorView(out_view)), "; its last extent must be topk, ", topk);
-  }
+  if (!new_out) expect_out(out_view, q_view, topk);
   IndexTopkOutputs outputs;
   outputs.indices = out_view;
   outputs.counts = counts_array.view();

@@ -30,19 +30,20 @@ struct CacheArrays {
   Array block_table, slots, lengths, request_lengths, indices;
   StepCache cache;
 
-  explicit CacheArrays(const nb::tuple& given)
-      : block_table(Array::read("block_table", given[0])),
-        slots(Array::output("slots", given[3])),
-        lengths(Array::output("lengths", given[4])),
-        request_lengths(Array::output("request_lengths", given[5])),
-        indices(Array::output("indices", given[6])),
+  /// `name`: "caches[0]."
+  CacheArrays(const std::string& name, const nb::tuple& given)
+      : block_table(Array::read((name + "block_table").c_str(), given[0])),
+        slots(Array::output((name + "slots").c_str(), given[3])),
+        lengths(Array::output((name + "lengths").c_str(), given[4])),
+        request_lengths(Array::output((name + "request_lengths").c_str(), given[5])),
+        indices(Array::output((name + "indices").c_str(), given[6])),
         cache{.block_table = block_table.view(),
               .page_size = nb::cast<std::int64_t>(given[1]),
               .ratio = nb::cast<int>(given[2]),
               .slots = slots.view(),
-              .lengths = in_rows("lengths", lengths.view(), 1),
+              .lengths = in_rows((name + "lengths").c_str(), lengths.view(), 1),
               .request_lengths = request_lengths.view(),
-              .indices = in_rows("indices", indices.view(), 2)} {}
+              .indices = in_rows((name + "indices").c_str(), indices.view(), 2)} {}
 };
 
 void prepare(nb::handle cache_seqlens, const nb::list& caches, std::int64_t tokens, nb::handle cu_seqlens_q,
@@ -54,7 +55,8 @@ void prepare(nb::handle cache_seqlens, const nb::list& caches, std::int64_t toke
   arrays.reserve(nb::len(caches));
   std::vector<StepCache> views;
   for (const nb::handle cache : caches) {
-    views.push_back(arrays.emplace_back(nb::cast<nb::tuple>(cache)).cache);
+    const std::string name = message("caches[", arrays.size(), "].");
+    views.push_back(arrays.emplace_back(name, nb::cast<nb::tuple>(cache)).cache);
   }
   const TensorView position_rows = in_rows("positions", positions_array.view(), 1);
   run_operation(cache_seqlens, lengths.view().device, stream, threads, [&](const Executor& executor) {

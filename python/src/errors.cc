@@ -27,7 +27,10 @@ const char* class_name(StatusCode code) {
 
 [[noreturn]] void raise_class(const char* name, const std::string& text) {
   const nb::object type = nb::module_::import_("flashlatent._errors").attr(name);
-  PyErr_SetString(type.ptr(), text.c_str());
+  // Text of files and of other libraries may be no UTF-8.
+  const nb::object message =
+      nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+  PyErr_SetObject(type.ptr(), message.ptr());
   throw nb::python_error();
 }
 

@@ -40,6 +40,16 @@ constexpr std::string_view kVendor = "NVIDIA ";
 /// A constant's largest magnitude: a tenth of a second.
 constexpr std::int32_t kMost = 100'000'000;
 
+/// A file's text in a message, which is a line of printable characters.
+std::string shown(std::string_view text) {
+  constexpr std::size_t kMostShown = 60;
+  std::string printable(text.substr(0, kMostShown));
+  for (char& c : printable) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text.size() > kMostShown ? printable + "..." : printable;
+}
+
 std::vector<std::string> words_of(const std::string& line) {
   std::istringstream stream(line.substr(0, line.find('#')));
   std::vector<std::string> words;
@@ -56,14 +66,14 @@ Status take_constant(const std::string& word, int line, Constants& constants) {
   if (equals == std::string::npos || field == std::end(kFields)) {
     std::string names;
     for (const Field& f : kFields) names += message(names.empty() ? "" : ", ", f.name);
-    return invalid_argument("line ", line, " of the costs has '", word, "'; CONSTANT=NANOSECONDS of ", names,
-                            " is accepted");
+    return invalid_argument("line ", line, " of the costs has '", shown(word), "'; CONSTANT=NANOSECONDS of ",
+                            names, " is accepted");
   }
   std::int32_t number = 0;
   const char* end = word.data() + word.size();
   const auto [stopped, error] = std::from_chars(word.data() + equals + 1, end, number);
   if (error != std::errc() || stopped != end || std::abs(number) > kMost) {
-    return invalid_argument("line ", line, " of the costs has '", word,
+    return invalid_argument("line ", line, " of the costs has '", shown(word),
                             "'; a whole number of nanoseconds from ", -kMost, " to ", kMost, " is accepted");
   }
   if (constants.*field->member != 0) {
@@ -80,7 +90,7 @@ Status take_place(const std::vector<std::string>& words, int line, Table& table,
       std::find_if(kPlaces.begin(), kPlaces.end(), [&](const Place& p) { return name_of(p) == name; });
   if (place == kPlaces.end()) {
     return invalid_argument(
-        "line ", line, " of the costs begins with '", name,
+        "line ", line, " of the costs begins with '", shown(name),
         "'; 'gpu NAME', or KERNEL SITUATION as `flashlatent costs` prints them, is accepted");
   }
   const auto index = static_cast<std::size_t>(place - kPlaces.begin());
@@ -191,7 +201,7 @@ Result<Table> parse_table(std::string_view text) {
       continue;
     }
     if (words.size() < 2 || !table.gpu.empty()) {
-      return invalid_argument("line ", number, " of the costs is '", line,
+      return invalid_argument("line ", number, " of the costs is '", shown(line),
                               "'; one line 'gpu NAME' is accepted");
     }
     for (std::size_t i = 1; i < words.size(); ++i) table.gpu += message(i > 1 ? " " : "", words[i]);
@@ -246,7 +256,7 @@ const Table* newest_table() {
 Status load_table(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
+  if (!file || path.find('\0') != std::string::npos || !(text << file.rdbuf())) {
     return invalid_argument(
         "'", path, "' cannot be read; a file of costs, as `flashlatent costs` prints them, is ", "accepted");
   }

@@ -8,6 +8,7 @@
 #include "core/rotation.h"
 #include "dispatch/on_backend.h"
 #include "dispatch/select.h"
+#include "dispatch/token_edges.h"
 
 namespace flashlatent {
 
@@ -86,8 +87,7 @@ Status expect_fp8(const Fp8Output& fp8, const ConstTensorView& out, Device devic
     return invalid_argument("scales is ", to_string(fp8.scales), "; it must be contiguous");
   }
   FLASHLATENT_RETURN_IF_ERROR(expect_apart("out", out, "codes", fp8.codes));
-  FLASHLATENT_RETURN_IF_ERROR(expect_apart("out", out, "scales", fp8.scales));
-  return expect_apart("codes", fp8.codes, "scales", fp8.scales);
+  return expect_apart("out", out, "scales", fp8.scales);
 }
 
 }  // namespace
@@ -102,6 +102,9 @@ Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rot
   }
   FLASHLATENT_RETURN_IF_ERROR(expect_rotation(rotate, "q", q, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_result("out", out, "q", q, device));
+  const ConstTensorView result = out;
+  const NamedView written[] = {{"out", &result}};
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart_from(written, rotate, {}));
   if (q.elements() == 0) return {};
   return FLASHLATENT_ON_BACKEND(executor, prepare_queries)(q, norm, rotate, out, executor);
 }
@@ -115,14 +118,15 @@ Status finish_outputs(const ConstTensorView& out, const Rotation& rotate, const 
   if (rotated.present()) FLASHLATENT_RETURN_IF_ERROR(expect_result("rotated", rotated, "out", out, device));
   if (fp8.present()) {
     FLASHLATENT_RETURN_IF_ERROR(expect_fp8(fp8, out, device));
-    if (rotated.present()) {
-      FLASHLATENT_RETURN_IF_ERROR(expect_apart("codes", fp8.codes, "rotated", rotated));
-      FLASHLATENT_RETURN_IF_ERROR(expect_apart("scales", fp8.scales, "rotated", rotated));
-    }
   }
   if (!rotated.present() && !fp8.present()) {
     return invalid_argument("rotated and codes are missing; one of them is expected");
   }
+  const ConstTensorView codes = fp8.codes, scales = fp8.scales, turned = rotated;
+  const NamedView all[] = {{"rotated", &turned}, {"codes", &codes}, {"scales", &scales}};
+  const std::size_t first = rotated.present() ? 0 : 1, count = fp8.present() ? 3 : 1;
+  const std::span written = std::span(all).subspan(first, count - first);
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart_from(written, rotate, {}));
   if (out.elements() == 0) return {};
   return FLASHLATENT_ON_BACKEND(executor, finish_outputs)(out, rotate, rotated, fp8, executor);
 }

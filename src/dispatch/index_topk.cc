@@ -78,8 +78,11 @@ Status append_index_keys(const ConstTensorView& keys, const ConstTensorView& slo
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   FLASHLATENT_RETURN_IF_ERROR(expect_index_cache(index_cache, format, page_size, device_of(executor)));
   FLASHLATENT_RETURN_IF_ERROR(expect_keys(keys, slot_mapping, device_of(executor)));
-  FLASHLATENT_RETURN_IF_ERROR(expect_apart("keys", keys, "index_cache", index_cache));
   FLASHLATENT_RETURN_IF_ERROR(expect_token_edges(edges, {"keys", keys}, {"keys", keys}, device_of(executor)));
+  const ConstTensorView cache = index_cache;
+  const NamedView written[] = {{"index_cache", &cache}};
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect_apart_from(written, edges, {{"keys", &keys}, {"slot_mapping", &slot_mapping}}));
   if (slot_mapping.elements() == 0) return {};
   return FLASHLATENT_ON_BACKEND(executor, append_index_keys)(keys, slot_mapping, index_cache, format,
                                                              page_size, executor, edges);
@@ -115,10 +118,7 @@ Status quantize_index_queries(const ConstTensorView& q, const ConstTensorView& w
   }
   shape.back() = index_keys::data_bytes(format);
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("codes", out.codes, Dtype::kU8, device, shape));
-  FLASHLATENT_RETURN_IF_ERROR(expect_apart("q", q, "codes", out.codes));
   FLASHLATENT_RETURN_IF_ERROR(expect("out_weights", out.weights, Dtype::kF32, device, heads));
-  FLASHLATENT_RETURN_IF_ERROR(expect_apart("q", q, "out_weights", out.weights));
-  FLASHLATENT_RETURN_IF_ERROR(expect_apart("weights", weights, "codes", out.codes));
   if (format == IndexFormat::kFp8_132) {
     if (out.scales.present()) {
       return invalid_argument("scales is given and format is fp8_132; its scales go to the weights");
@@ -126,11 +126,17 @@ Status quantize_index_queries(const ConstTensorView& q, const ConstTensorView& w
   } else {
     shape.back() = index_keys::kGroups;
     FLASHLATENT_RETURN_IF_ERROR(expect_strided("scales", out.scales, Dtype::kU8, device, shape));
-    FLASHLATENT_RETURN_IF_ERROR(expect_apart("q", q, "scales", out.scales));
   }
   const bool in_place = weights.data == out.weights.data && weights.strides == out.weights.strides &&
                         weights.dtype == Dtype::kF32;
-  if (!in_place) FLASHLATENT_RETURN_IF_ERROR(expect_apart("weights", weights, "out_weights", out.weights));
+  const ConstTensorView codes = out.codes, scales = out.scales, out_weights = out.weights;
+  const NamedView written[] = {{"codes", &codes}, {"out_weights", &out_weights}, {"scales", &scales}};
+  const std::span present(written, scales.present() ? 3 : 2);
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart_from(present, rotate, {{"q", &q}}));
+  if (!in_place) {
+    const NamedView read[] = {{"weights", &weights}};
+    FLASHLATENT_RETURN_IF_ERROR(expect_apart(present, read));
+  }
   if (q.elements() == 0) return {};
   return FLASHLATENT_ON_BACKEND(executor, quantize_index_queries)(q, weights, rotate, columns, format, out,
                                                                   executor);
@@ -148,7 +154,11 @@ Status gather_index_keys(const ConstTensorView& index_cache, const ConstTensorVi
   }
   FLASHLATENT_RETURN_IF_ERROR(
       expect_strided("out", out, out.present() ? out.dtype : Dtype::kBF16, device, {-1, kIndexDim}));
-  FLASHLATENT_RETURN_IF_ERROR(expect_apart("index_cache", index_cache, "out", out));
+  const ConstTensorView rows = out;
+  const NamedView written[] = {{"out", &rows}}, read[] = {{"index_cache", &index_cache},
+                                                          {"block_table", &block_table},
+                                                          {"cu_seqlens", &cu_seqlens}};
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart(written, read));
   if (out.elements() == 0) return {};
   return FLASHLATENT_ON_BACKEND(executor, gather_index_keys)(index_cache, block_table, cu_seqlens, out,
                                                              format, page_size, executor);

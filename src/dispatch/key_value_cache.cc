@@ -1,7 +1,7 @@
 // Operations on separate keys and values: checks arguments, then calls the backend.
+#include "core/apart.h"
 #include "core/expect.h"
 #include "core/message.h"
-#include "core/overlap.h"
 #include "dispatch/on_backend.h"
 #include "dispatch/select.h"
 #include "flashlatent/kv_cache.h"
@@ -69,18 +69,10 @@ Status check_rows(const ConstTensorView& keys, const ConstTensorView& values, st
   return expect_strided("values", values, dtype, device, {keys.shape[0], shape.heads, shape.v_dim});
 }
 
-struct Named {
-  const char* name;
-  ConstTensorView view;
-};
-
-/// Refuses a call that would write where it reads.
-Status check_apart(const Named& read_keys, const Named& read_values, const Named& written_keys,
-                   const Named& written_values) {
-  for (const Named* read : {&read_keys, &read_values}) {
-    for (const Named* written : {&written_keys, &written_values}) {
-      FLASHLATENT_RETURN_IF_ERROR(expect_apart(read->name, read->view, written->name, written->view));
-    }
+/// What is written has memory of its own, apart from what is read.
+Status expect_each_apart(std::initializer_list<NamedView> written, std::initializer_list<NamedView> read) {
+  for (const NamedView& view : written) {
+    FLASHLATENT_RETURN_IF_ERROR(expect_apart({&view, 1}, {read.begin(), read.size()}));
   }
   return {};
 }
@@ -94,8 +86,10 @@ Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
   FLASHLATENT_ASSIGN_OR_RETURN(const Shape shape, check_cache("cache.", cache, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_integers("slot_mapping", slot_mapping, device, {-1}));
   FLASHLATENT_RETURN_IF_ERROR(check_rows(keys, values, slot_mapping.shape[0], shape, device));
-  FLASHLATENT_RETURN_IF_ERROR(check_apart({"keys", keys}, {"values", values}, {"cache.keys", cache.keys},
-                                          {"cache.values", cache.values}));
+  const ConstTensorView to_keys = cache.keys, to_values = cache.values;
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect_each_apart({{"cache.keys", &to_keys}, {"cache.values", &to_values}},
+                        {{"keys", &keys}, {"values", &values}, {"slot_mapping", &slot_mapping}}));
   return FLASHLATENT_ON_BACKEND(executor, append_kv)(keys, values, slot_mapping, cache, executor);
 }
 
@@ -107,8 +101,13 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
   FLASHLATENT_ASSIGN_OR_RETURN(const Shape shape, check_cache("cache.", cache, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_gathered(block_table, cu_seqlens, first_token, device));
   FLASHLATENT_RETURN_IF_ERROR(check_rows(keys, values, -1, shape, device));
-  FLASHLATENT_RETURN_IF_ERROR(check_apart({"cache.keys", cache.keys}, {"cache.values", cache.values},
-                                          {"keys", keys}, {"values", values}));
+  const ConstTensorView to_keys = keys, to_values = values;
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect_each_apart({{"keys", &to_keys}, {"values", &to_values}}, {{"cache.keys", &cache.keys},
+                                                                       {"cache.values", &cache.values},
+                                                                       {"block_table", &block_table},
+                                                                       {"cu_seqlens", &cu_seqlens},
+                                                                       {"first_token", &first_token}}));
   return FLASHLATENT_ON_BACKEND(executor, gather_kv)(cache, block_table, cu_seqlens, first_token, keys,
                                                      values, executor);
 }
@@ -124,8 +123,9 @@ Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const
                             "; pages, page size, heads and dimensions must be those of from.keys ",
                             to_string(from.keys), " and from.values ", to_string(from.values));
   }
-  FLASHLATENT_RETURN_IF_ERROR(check_apart({"from.keys", from.keys}, {"from.values", from.values},
-                                          {"to.keys", to.keys}, {"to.values", to.values}));
+  const ConstTensorView to_keys = to.keys, to_values = to.values;
+  FLASHLATENT_RETURN_IF_ERROR(expect_each_apart({{"to.keys", &to_keys}, {"to.values", &to_values}},
+                                                {{"from.keys", &from.keys}, {"from.values", &from.values}}));
   return FLASHLATENT_ON_BACKEND(executor, convert_kv)(from, to, executor);
 }
 

@@ -85,14 +85,16 @@ Status validate_append(const ConstTensorView& latent, const ConstTensorView& rop
                                                                  : 0;
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("latent", latent, latent.present() ? latent.dtype : Dtype::kBF16,
                                              device, {n, d - d_rope}));
-  FLASHLATENT_RETURN_IF_ERROR(expect_apart("latent", latent, "kv_cache", kv_cache));
   if (d_rope > 0 || rope.present()) {
     FLASHLATENT_RETURN_IF_ERROR(expect_strided("rope", rope, latent.dtype, device, {n, d_rope}));
-    FLASHLATENT_RETURN_IF_ERROR(expect_apart("rope", rope, "kv_cache", kv_cache));
   }
   const NamedRows normed{"latent", latent},
       rotated{d_rope > 0 ? "rope" : "latent", d_rope > 0 ? rope : latent};
   FLASHLATENT_RETURN_IF_ERROR(expect_token_edges(edges, normed, rotated, device));
+  const NamedView written[] = {{"kv_cache", &kv_cache}};
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart_from(
+      written, edges,
+      {{"latent", &latent}, {"rope", &rope}, {"slot_mapping", &slot_mapping}, {"kv_scale", &kv_scale}}));
   if (!edges::in_fp32(edges, latent.dtype)) return {};
   if (edges.columns != RotaryColumns::kLast) {
     return invalid_argument("columns is kFirst; latents rotate their last columns");
@@ -111,7 +113,9 @@ Status validate_convert(const Stored& from, const Stored& to, const ConstTensorV
   FLASHLATENT_RETURN_IF_ERROR(expect(
       "to", to.view, to.view.dtype, device,
       {from.view.shape[0], from.view.shape[1], from.view.shape[2], to.format->last_extent(from.elements())}));
-  return expect_apart("from", from.view, "to", to.view);
+  const NamedView written[] = {{"to", &to.view}},
+                  read[] = {{"from", &from.view}, {"from_scale", &from_scale}, {"to_scale", &to_scale}};
+  return expect_apart(written, read);
 }
 
 Status validate_gather(const Stored& cache, const ConstTensorView& block_table,
@@ -127,7 +131,12 @@ Status validate_gather(const Stored& cache, const ConstTensorView& block_table,
   const Dtype dtype = out.present() ? out.dtype : kv_cache.dtype;
   const std::int64_t last = is_half(dtype) ? cache.elements() : cache.last();
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("out", out, dtype, device, {-1, kv_cache.shape[2], last}));
-  return expect_apart("kv_cache", kv_cache, "out", out);
+  const NamedView written[] = {{"out", &out}}, read[] = {{"kv_cache", &kv_cache},
+                                                         {"block_table", &block_table},
+                                                         {"cu_seqlens", &cu_seqlens},
+                                                         {"first_token", &first_token},
+                                                         {"kv_scale", &kv_scale}};
+  return expect_apart(written, read);
 }
 
 Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, const ConstTensorView& pairs,
@@ -149,6 +158,8 @@ Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, con
     if (format.ok()) FLASHLATENT_RETURN_IF_ERROR(expect_page_strides(name, view, **format));
   }
   FLASHLATENT_RETURN_IF_ERROR(expect_integers("pairs", pairs, device, {-1, 2}));
+  const NamedView written[] = {{"to", &to}}, read[] = {{"pairs", &pairs}};
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart(written, read));
   // `from` and `to` may be one cache, where `pairs` then has no page on both sides. Views that overlap
   // otherwise are refused: a page of one may be parts of several pages of the other.
   if (same_pages(from, to) || !overlap(from, to)) return {};

@@ -63,4 +63,18 @@ Status expect_token_edges(const TokenEdges& edges, const NamedRows& normed, cons
   return expect_rotation(edges.rotate, {rotated.view.shape[0]}, rotated, rotated.view.shape[1], device);
 }
 
+Status expect_apart_from(std::span<const NamedView> written, const Rotation& rotate,
+                         std::initializer_list<NamedView> read) {
+  const NamedView of_rotation[] = {{"positions", &rotate.positions}, {"table", &rotate.table}};
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart(written, std::span(read.begin(), read.size())));
+  return expect_apart(written, of_rotation);
+}
+
+Status expect_apart_from(std::span<const NamedView> written, const TokenEdges& edges,
+                         std::initializer_list<NamedView> read) {
+  const NamedView of_norm[] = {{"norm_weight", &edges.norm.weight}, {"norm_bias", &edges.norm.bias}};
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart_from(written, edges.rotate, read));
+  return expect_apart(written, of_norm);
+}
+
 }  // namespace flashlatent

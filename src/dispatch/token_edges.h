@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <span>
 #include <vector>
 
+#include "core/apart.h"
 #include "flashlatent/edges.h"
 #include "flashlatent/status.h"
 
@@ -17,6 +20,13 @@ struct NamedRows {
 };
 Status expect_token_edges(const TokenEdges& edges, const NamedRows& normed, const NamedRows& rotated,
                           Device device);
+
+/// What a call writes has memory of its own (core/apart.h), apart from these tensors and those of the
+/// rotation or the edges.
+Status expect_apart_from(std::span<const NamedView> written, const Rotation& rotate,
+                         std::initializer_list<NamedView> read);
+Status expect_apart_from(std::span<const NamedView> written, const TokenEdges& edges,
+                         std::initializer_list<NamedView> read);
 
 /// A rotation's positions, of this shape, and its table, of a multiple of 16 columns up to `columns`, which
 /// `rows` have.

@@ -141,7 +141,13 @@ def test_refusals(options, message):
 
 @pytest.mark.parametrize("options, message", [
     ({"scale_columns": 64}, "scale_columns is 64; 128, 32 and None are accepted"),
+    ({"scale_columns": [128]}, "scale_columns is a list; 128, 32 and None"),
     ({"groups": 3}, r"groups is 3 and out is \(2, 4, 128\)"),
+    ({"groups": "x"}, "groups is 'x'; a whole number from 1"),
+    ({"out": [[[1.0]]]}, "out is a list; an array is expected"),
+    ({"out": [[[1.0]]], "scale_columns": None}, "out is a list; an array is expected"),
+    ({"out": np.zeros(128, np.float16)}, r"out is fp16 \(128\)"),
+    ({"codes": None}, r"codes is no argument of finish_outputs\(\)"),
     ({"out": np.zeros((2, 4, 64), np.float16)}, "out is .*a multiple of 128 elements"),
 ])
 def test_output_refusals(options, message):

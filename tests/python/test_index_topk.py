@@ -154,3 +154,24 @@ def test_torch_operators():
         assert torch.equal(cache, there[2])
         merged, merged_counts = flashlatent.torch.merge_topk(scores[None], counts[None], indices, 0)
         assert torch.equal(merged, indices) and torch.equal(merged_counts, counts)
+
+
+def test_all_scores_of_no_tokens():
+    case = Indexer(lengths=(0, 0), tokens=1)
+    table = np.zeros((2, 0), np.int32)
+    _, counts, _, _, scores = flashlatent.index_topk(case.q, case.weights, case.cache, table, case.lengths, topk=4,
+                                                     page_size=16, all_scores=True)
+    assert scores.shape == (2, 1, 0) and not counts.any()
+    for page_size in (-1, 2**31 - 1):
+        with pytest.raises(flashlatent.InvalidArgumentError, match="all_scores of|page_size is"):
+            flashlatent.index_topk(case.q, case.weights, case.cache, case.table, case.lengths, topk=4,
+                                   page_size=page_size, all_scores=True)
+
+
+@pytest.mark.parametrize("out", [np.zeros((3, 2, 41), np.int32), np.zeros((2, 2, 40), np.int32),
+                                 np.zeros((3, 80), np.int32), np.zeros((3, 2, 40), np.int64),
+                                 np.zeros((3, 2, 80), np.int32)[..., ::2]])
+def test_out_of_another_shape(out):
+    case = Indexer()
+    with pytest.raises(flashlatent.InvalidArgumentError, match=r"^out is .*; int32 \(3, 2, topk = 40\) with an innermost"):
+        flashlatent.index_topk(*case.arrays(), topk=40, page_size=16, out=out)

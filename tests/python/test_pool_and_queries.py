@@ -120,3 +120,8 @@ def test_costs_of_a_gpu_may_be_loaded(tmp_path):
         flashlatent.load_costs(str(path))
     with pytest.raises(flashlatent.InvalidArgumentError, match="cannot be read"):
         flashlatent.load_costs(str(tmp_path / "none"))
+    with pytest.raises(flashlatent.InvalidArgumentError, match="cannot be read"):
+        flashlatent.load_costs(f"{path}\0x")
+    path.write_bytes(b"\xa7\0\x1b[31m" * 50)
+    with pytest.raises(flashlatent.InvalidArgumentError, match=r"line 1 of the costs begins with '\?\?\?\[31m.*\.\.\.'"):
+        flashlatent.load_costs(str(path))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import flashlatent
-from flashlatent import StepCache, StepPlan
+from flashlatent import StepCache, StepPlan, StepTokens
 
 
 def expected(lengths, begins, cache, window):
@@ -110,14 +110,29 @@ def test_nothing():
 @pytest.mark.parametrize("message, change", [
     (r"cache_seqlens is int64 \(2\)", {"cache_seqlens": np.array([5, 6])}),
     (r"caches\[0\].block_table is int32 \(3, 4\).* expected int32 \(2,", {"table": np.zeros((3, 4), np.int32)}),
-    (r"caches\[0\].page_size is 0; 1 to 1048576", {"page_size": 0}),
-    (r"caches\[0\].ratio is 0; 1 and more", {"ratio": 0}),
+    (r"caches\[0\].page_size is 0; a whole number from 1 to 1048576", {"page_size": 0}),
+    (r"caches\[0\].ratio is 0; a whole number from 1 to 2147483647", {"ratio": 0}),
     (r"query_tokens is -1", {"query_tokens": -1}),
     (r"tokens is 0", {"query_tokens": 0}),
     (r"total_tokens is missing", {"cu_seqlens_q": np.zeros(3, np.int32)}),
     (r"cu_seqlens_q is missing", {"total_tokens": 3}),
     (r"cu_seqlens_q is int32 \(2\)", {"cu_seqlens_q": np.zeros(2, np.int32), "total_tokens": 3}),
     (r"slot_dtype is 'int8'", {"slot_dtype": "int8"}),
+    (r"slot_dtype is a list", {"slot_dtype": []}),
+    (r"cache_seqlens is a list; an array", {"cache_seqlens": [5, 6]}),
+    (r"cache_seqlens is np.int32\(5\)|cache_seqlens has 0 dimensions", {"cache_seqlens": np.int32(5)}),
+    (r"cache_seqlens is int32 \(1, 2\)", {"cache_seqlens": np.array([[5, 6]], np.int32)}),
+    (r"caches\[0\].block_table is a list; an array", {"table": [[0, 1], [2, 3]]}),
+    (r"caches\[0\].page_size is 'x'; a whole number", {"page_size": "x"}),
+    (r"caches\[0\].ratio is 1.5; a whole number", {"ratio": 1.5}),
+    (r"query_tokens is None; a whole number from 1 to 1073741823", {"query_tokens": None}),
+    (r"total_tokens is 2.5", {"cu_seqlens_q": np.zeros(3, np.int32), "total_tokens": 2.5}),
+    (r"query_tokens is 2 and cu_seqlens_q is given", {"query_tokens": 2, "cu_seqlens_q": np.zeros(3, np.int32),
+                                                      "total_tokens": 0}),
+    (r"out is 3; a StepTokens is expected", {"out": 3}),
+    (r"out.caches is 4; a sequence", {"out": StepTokens(None, 4)}),
+    (r"out.caches\[0\] is None; a CacheTokens", {"out": StepTokens(None, (None,))}),
+    (r"tokens is no argument of prepare_step\(\)", {"tokens": 2}),
 ])
 def test_refusals(message, change):
     given = {"cache_seqlens": np.array([5, 6], np.int32), "table": np.zeros((2, 4), np.int32), "page_size": 4,
@@ -125,6 +140,44 @@ def test_refusals(message, change):
     cache = StepCache(given.pop("table"), given.pop("page_size"), given.pop("ratio"))
     with pytest.raises(flashlatent.InvalidArgumentError, match=message):
         flashlatent.prepare_step(given.pop("cache_seqlens"), [cache], **given)
+
+
+@pytest.mark.parametrize("message, caches", [
+    (r"caches is 3; a sequence is expected, each entry a StepCache, or a tuple of its fields \(block_table,", 3),
+    (r"caches is a StepCache; a sequence", StepCache(None)),
+    (r"caches\[0\] is a ndarray; a StepCache", [np.zeros((2, 4), np.int32)]),
+    (r"caches\[1\] has 0 fields; a StepCache", [(np.zeros((2, 4), np.int32),), ()]),
+    (r"caches\[0\] has 5 fields", [(np.zeros((2, 4), np.int32), 64, 1, 0, 0)]),
+    (r"caches\[0\].window is -1", [(np.zeros((2, 4), np.int32), 64, 1, -1)]),
+])
+def test_refused_caches(message, caches):
+    with pytest.raises(flashlatent.InvalidArgumentError, match=message):
+        flashlatent.prepare_step(np.array([5, 6], np.int32), caches)
+
+
+@pytest.mark.parametrize("message, plans", [
+    ("plans is None; a sequence", None),
+    (r"plans\[0\] is 3; a StepPlan", [3]),
+    (r"plans\[0\] has 4 fields", [(None, 0, None, 1)]),
+    (r"plans\[0\].problem is None; a Problem", [(None,)]),
+    (r"plans\[0\].cache is None; a whole number from 0 to 0", [(True, None)]),
+    (r"plans\[0\].cache is 'x'", [(True, "x")]),
+    (r"plans\[0\].extra is 1.5", [(True, 0, 1.5)]),
+])
+def test_refused_plans(message, plans):
+    """True stands for a sparse problem."""
+    lengths, table = np.array([5, 6], np.int32), np.zeros((2, 4), np.int32)
+    problem = flashlatent.Problem.of_arrays(np.zeros((2, 1, 8, 576), np.float16), np.zeros((4, 64, 1, 576), np.float16),
+                                            indices=np.zeros((2, 1, 8), np.int32), softmax_scale=0.1)
+    if plans is not None:
+        plans = [(problem, *plan[1:]) if isinstance(plan, tuple) and plan[0] else plan for plan in plans]
+    with pytest.raises(flashlatent.InvalidArgumentError, match=message):
+        flashlatent.Step().prepare(lengths, [StepCache(table)], plans=plans)
+
+
+def test_padding_needs_a_request():
+    with pytest.raises(flashlatent.InvalidArgumentError, match="tokens is 3 and cache_seqlens is .* 0 to 0 rows"):
+        flashlatent.prepare_step(np.zeros(0, np.int32), [], cu_seqlens_q=np.zeros(1, np.int32), total_tokens=3)
 
 
 def test_outputs_of_other_shapes_are_refused():
@@ -141,6 +194,13 @@ def test_outputs_of_other_shapes_are_refused():
     same = tokens.caches[0]._replace(request_lengths=lengths)
     with pytest.raises(flashlatent.InvalidArgumentError, match="cache_seqlens"):
         flashlatent.prepare_step(lengths, [StepCache(table)], out=tokens._replace(caches=(same,)))
+    wide = flashlatent.prepare_step(lengths, [StepCache(table, window=8)], query_tokens=2)
+    with pytest.raises(flashlatent.InvalidArgumentError, match=r"out.caches\[0\].indices has the shape .*window is 4"):
+        flashlatent.prepare_step(lengths, [StepCache(table, window=4)], query_tokens=2, out=wide)
+    shared = np.lib.stride_tricks.as_strided(np.zeros(8, np.int32), (2, 2, 8), (0, 0, 4), writeable=True)
+    with pytest.raises(flashlatent.InvalidArgumentError, match=r"caches\[0\].indices is .*, where elements share memory"):
+        flashlatent.prepare_step(lengths, [StepCache(table, window=8)], query_tokens=2,
+                                 out=wide._replace(caches=(wide.caches[0]._replace(indices=shared),)))
     with pytest.raises(flashlatent.InvalidArgumentError, match="up to 8"):
         flashlatent.prepare_step(lengths, [StepCache(table)] * 9)
 
@@ -193,7 +253,7 @@ def test_a_sparse_step():
         if length <= 8:  # the newest tokens are all
             np.testing.assert_allclose(np.asarray(out[i], np.float32), np.asarray(whole[0], np.float32), atol=2e-3)
             np.testing.assert_allclose(lse[i], whole_lse[0], atol=1e-5)
-    with pytest.raises(flashlatent.InvalidArgumentError, match="a plan's cache is 1; 0 to 0"):
+    with pytest.raises(flashlatent.InvalidArgumentError, match=r"plans\[0\].cache is 1; a whole number from 0 to 0"):
         step.prepare(lengths, [StepCache(table)], plans=[(problem, 1)])
     with pytest.raises(flashlatent.InvalidArgumentError, match="stateless"):
         flashlatent.Step(stateless=True).prepare(lengths, [StepCache(table)], query_tokens=2, plans=[(problem,)])

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .._arguments import whole_number
 from .._errors import ArgumentTypeError, FlashLatentError, InvalidArgumentError
 from .._native import _checks_every_call
 
@@ -18,17 +19,6 @@ _DEVICES = ("cpu", "cuda", "another")
 CALLS = ("ContextParallel", "plan", "plan_kv", "decode", "decode_kv")
 _NAMED_BY = ("block_table", "indices")
 _TEXT_BYTES = 1024  # of a refusal, as other ranks hear of it
-
-
-def whole_number(name: str, value: Any, least: int, most: int) -> int:
-    """The number as an int; numbers of other packages are accepted, True and False are not."""
-    try:
-        number = least - 1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = least - 1
-    if not least <= number <= most:
-        raise InvalidArgumentError(f"{name} is {value!r}; a whole number from {least} to {most} is expected")
-    return number
 
 
 def flag(name: str, value: Any) -> None:

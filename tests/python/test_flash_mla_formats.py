@@ -129,6 +129,17 @@ def test_another_width(name, format, message):
         decode(queries(plain), cache, kv_format=name)
 
 
+@pytest.mark.parametrize("changed, message", [
+    ({"kv_format": ["V41"]}, "kv_format is a list; 'V32'"),
+    ({"cache": 3, "kv_format": "V41"}, "k_cache is 3; a torch.Tensor"),
+    ({"cache": torch.tensor(3), "kv_format": "V41"}, "k_cache is tensor.3.; a torch.Tensor"),
+])
+def test_wrong_types(changed, message):
+    cache, plain = cache_of("mxfp8_528", False)
+    with pytest.raises(flashlatent.FlashLatentError, match=message):
+        decode(queries(plain), **{"cache": cache, **changed})
+
+
 def test_extra_cache_of_another_format():
     cache, plain = cache_of("mxfp8_528", False)
     options = {"indices": INDICES, "extra_indices_in_kvcache": INDICES}
@@ -152,3 +163,11 @@ def test_fused_edges(use_legacy):
     expected = decode_of(**edges, k_cache=plain, extra_k_cache=plain_more)
     same([result.view(torch.uint8) for result in results[:1]], [result.view(torch.uint8) for result in expected[:1]])
     same(results[1:], expected[1:])
+    refused = {"k_cache": "x", "cos_sin_cache": None, "rms_norm_eps": None, "n_wv_group": "2", "sm_scale": [1.0],
+               "token_positions": torch.zeros(2, dtype=torch.int32), "indices_in_kvcache": 3,
+               "extra_indices_in_kvcache": torch.zeros(5, dtype=torch.int32), "extra_k_cache": torch.zeros(3)}
+    for name, value in refused.items():
+        with pytest.raises(flashlatent.InvalidArgumentError, match=f"^{name} is "):
+            decode_of(**{**edges, "k_cache": cache, "extra_k_cache": more, "use_legacy": use_legacy, name: value})
+    with pytest.raises(flashlatent.InvalidArgumentError, match="unexpected keyword argument 'topk'"):
+        decode_of(**edges, k_cache=cache, topk=4)

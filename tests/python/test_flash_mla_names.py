@@ -104,6 +104,8 @@ print("right")""") == "right"
 def test_install_names():
     with pytest.raises(ValueError, match="names has 'flashinfer'"):
         flash_mla.install("flashinfer")
+    with pytest.raises(flashlatent.InvalidArgumentError, match="names has None"):
+        flash_mla.install(None)
 
 
 def edges_case(tokens=3, heads=8):

@@ -5,7 +5,8 @@ from typing import NamedTuple, Optional
 from torch import Tensor
 
 from .. import _native
-from .._errors import InvalidArgumentError, UnsupportedError
+from .._arguments import shown
+from .._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 
 # Those here, by name: bytes of a token, 0 where its elements decide; and those of which use_legacy chooses an arrangement.
 _TOKEN_BYTES = {format["name"]: format["token_bytes"] for format in _native._formats()}
@@ -27,6 +28,8 @@ class CacheFormats(NamedTuple):
 def formats_of(kv_format: Optional[str], k_cache: Tensor, extra_k_cache: Optional[Tensor],
                use_legacy: bool) -> CacheFormats:
     """What kv_format= and use_legacy= say of the caches, and of a cache of 528 or 288 bytes its width."""
+    if not isinstance(k_cache, Tensor) or k_cache.dim() == 0:
+        raise ArgumentTypeError(f"k_cache is {shown(k_cache)}; a torch.Tensor (pages, page_size, 1, d) is expected")
     if kv_format is None:
         format = _V41.get(k_cache.shape[-1]) if k_cache.element_size() == 1 else None
     else:
@@ -38,8 +41,8 @@ def formats_of(kv_format: Optional[str], k_cache: Tensor, extra_k_cache: Optiona
 
 def _named(kv_format, k_cache):
     """The format's name here. Refuses a cache that is not of it."""
-    if kv_format not in _NAMES:
-        raise UnsupportedError(f"kv_format is {kv_format!r}; {', '.join(map(repr, _NAMES))} are accepted")
+    if not isinstance(kv_format, str) or kv_format not in _NAMES:
+        raise UnsupportedError(f"kv_format is {shown(kv_format)}; {', '.join(map(repr, _NAMES))} are accepted")
     allowed = [_NAMES[kv_format]] if kv_format != "V41_FP4" else [*_V41.values()]
     last, bytes = k_cache.shape[-1], k_cache.element_size() == 1
     for name in allowed:

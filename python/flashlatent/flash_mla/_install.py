@@ -3,6 +3,7 @@
 import importlib
 import sys
 import types
+from collections.abc import Iterable
 
 from .._errors import InvalidArgumentError
 from . import flash_mla_interface, fused_norm_rope_attn_rope_cast
@@ -75,7 +76,7 @@ def install(names=NAMES):
 
     Raises InvalidArgumentError (a ValueError) for a name that is none of these.
     """
-    names = (names,) if isinstance(names, str) else tuple(names)
+    names = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise InvalidArgumentError(f"names has {unknown[0]!r}; {' and '.join(map(repr, NAMES))} are accepted")

@@ -6,20 +6,60 @@ are: permute_q_b_proj() and permute_wv_proj() return what they are given, and an
 must not do so here.
 """
 
+import functools
+import inspect
 import math
+import re
 from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from .. import torch as operators
-from .._errors import InvalidArgumentError
+from .._arguments import shown
+from .._errors import ArgumentTypeError, FlashLatentError, InvalidArgumentError
 from . import flash_mla_interface as _interface
 from ._formats import formats_of
 
 __all__ = ["decode", "permute_q_b_proj", "permute_wv_proj", "prefill"]
 
+_NAMES = (("positions", "token_positions"), ("table", "cos_sin_cache"), ("softmax_scale", "sm_scale"), ("v_dim", "d_v"),
+          ("kv_cache", "k_cache"), ("extra_kv_cache", "extra_k_cache"), ("extra_indices", "extra_indices_in_kvcache"))
+_WANTED = {bool: ((bool,), "True or False"), int: ((int,), "an integer"), float: ((int, float), "a number"),
+           Tensor: ((Tensor,), "a torch.Tensor"), Optional[Tensor]: ((Tensor, type(None)), "a torch.Tensor")}
 
+
+def _named(function):
+    """Outside of torch.compile errors name the function's own arguments."""
+    names = (*_NAMES, ("indices", "indices_in_kvcache")) if function.__name__ == "decode" else _NAMES
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args, **options):
+        if torch.compiler.is_compiling():
+            return function(*args, **options)
+        try:
+            return function(*args, **options)
+        except FlashLatentError as error:
+            text = str(error)
+            for here, name in names:
+                text = re.sub(rf"\b{here}\b", name, text)
+            raise type(error)(text) from None
+        except (AttributeError, IndexError, RuntimeError, TypeError):
+            try:
+                given = signature.bind(*args, **options).arguments
+            except TypeError as error:
+                raise ArgumentTypeError(f"{function.__name__}(): {error}") from None
+            for name, value in given.items():
+                types, wanted = _WANTED[signature.parameters[name].annotation]
+                if not isinstance(value, types):
+                    raise ArgumentTypeError(f"{name} is {shown(value)}; {wanted} is expected") from None
+            raise
+
+    return call
+
+
+@_named
 def prefill(enable_q_norm: bool, rms_norm_eps: float, token_positions: Tensor, is_rope_neox_style: bool, rope_dim: int,
             cos_sin_cache: Tensor, n_wv_group: int, num_per_channels: int, use_tma_aligned_col_major_sf: bool,
             round_sf: bool, use_packed_ue8m0: bool, q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float,
@@ -49,6 +89,7 @@ def prefill(enable_q_norm: bool, rms_norm_eps: float, token_positions: Tensor, i
     return *_cast(out, rotation, num_per_channels, n_wv_group), max_logits, lse
 
 
+@_named
 def decode(enable_q_norm: bool, rms_norm_eps: float, token_positions: Tensor, is_rope_neox_style: bool, rope_dim: int,
            cos_sin_cache: Tensor, n_wv_group: int, num_per_channels: int, use_tma_aligned_col_major_sf: bool,
            round_sf: bool, use_packed_ue8m0: bool, q: Tensor, k_cache: Tensor, indices_in_kvcache: Tensor,
@@ -87,7 +128,9 @@ def permute_wv_proj(weight_and_sf: Tuple[Tensor, Tensor], wv_group_size: int, d_
 
 
 def _rows(indices):
-    return None if indices is None else indices[:, None]
+    if isinstance(indices, Tensor) and indices.dim() == 2:
+        return indices[:, None]
+    return indices  # which is refused, or None
 
 
 def _epsilon(enable_q_norm, rms_norm_eps):

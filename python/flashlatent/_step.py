@@ -66,7 +66,7 @@ def prepare_step(cache_seqlens, caches: Iterable[Any], *, query_tokens=1, cu_seq
     Raises InvalidArgumentError for what does not fit, by name.
     """
     caches = [_checked(f"caches[{number}]", cache) for number, cache in enumerate(entries("caches", StepCache, caches))]
-    if slot_dtype not in ("int32", "int64"):
+    if not isinstance(slot_dtype, str) or slot_dtype not in ("int32", "int64"):
         raise InvalidArgumentError(f"slot_dtype is {shown(slot_dtype)}; 'int64' and 'int32' are accepted")
     if (cu_seqlens_q is None) != (total_tokens is None):
         raise InvalidArgumentError("cu_seqlens_q and total_tokens go together; "

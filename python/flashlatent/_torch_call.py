@@ -15,6 +15,7 @@ _NUMBERS = {"v_dim": "an integer", "tokens": "an integer", "window": "an integer
             "extra_page_size": "an integer", "typical_tokens": "an integer", "calls_per_plan": "an integer",
             "topk": "an integer", "candidate_block": "an integer", "best_blocks": "an integer",
             "slot_page_size": "an integer", "softmax_scale": "a number", "soft_cap": "a number"}
+_FROM = {"flashlatent.convert_cache": "kv_cache", "flashlatent.copy_pages": "source"}  # what from_ is called
 _RANKS = {"kv_cache": (4,), "key_cache": (4, 5), "value_cache": (4,), "partial_out": (5,)}  # where sizes are made of them
 
 
@@ -32,8 +33,11 @@ def call(operator, *args, **options):
             raise ArgumentTypeError(f"{name} is {value}; {_NUMBERS[name]} is expected")
     try:
         return operator(*args, **options)
-    except FlashLatentError:
-        raise
+    except FlashLatentError as error:
+        name = _FROM.get(str(operator))
+        if name is None:
+            raise
+        raise type(error)(re.sub(r"\bfrom_?(?= is |,| has )", name, str(error))) from None
     except (RuntimeError, AttributeError, IndexError, TypeError, ValueError) as error:
         _find_fault(operator, args, options)
         text = str(error).partition("\n")[0]

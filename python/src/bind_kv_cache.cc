@@ -52,11 +52,17 @@ nb::object pages_like(nb::handle like, const LatentFormat& format, std::int64_t 
   return nb::module_::import_(tricks).attr("as_strided")(memory, shape, strides);
 }
 
-/// convert_cache()'s errors by the names that the scales have here.
+/// convert_cache()'s errors by the names that its arguments have here.
 Status of_python(const Status& status) {
-  const std::string& text = status.message();
-  for (const auto& [there, here] :
-       {std::pair<std::string_view, std::string>{"from_scale", "kv_scale"}, {"to_scale", "new_kv_scale"}}) {
+  std::string text = status.message();
+  const bool of_to = text.find(" to is ") != std::string::npos;
+  constexpr std::string_view kLeave = "leave scales out";
+  if (of_to && text.ends_with(kLeave))
+    text.replace(text.size() - kLeave.size(), kLeave.size(), "leave new_scales out");
+  for (const auto& [there, here] : {std::pair<std::string_view, std::string>{"from_scale", "kv_scale"},
+                                    {"to_scale", "new_kv_scale"},
+                                    {"from is", "from_ is"},
+                                    {"scales is", of_to ? "new_scales is" : "scales is"}}) {
     if (text.starts_with(there)) return {status.code(), here + text.substr(there.size())};
   }
   return status;
@@ -92,7 +98,12 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
                           std::optional<std::string_view> scales, std::optional<std::string_view> new_scales,
                           std::string_view scale_floor) {
   const CacheFormat from_format = cache_format(kv_format, scales);
-  CacheFormat to_format = cache_format({}, new_scales);
+  CacheFormat to_format;
+  if (new_scales) {
+    const Result<ScalePlace> place = scale_place_from_name(*new_scales);
+    if (!place.ok()) refuse("new_", place.status().message());
+    to_format.scales = *place;
+  }
   to_format.floor = take(scale_floor_from_name(scale_floor));
   const std::optional<Dtype> said = sixteen_bits_of(dtype);
   std::optional<Dtype> bits = said;
@@ -105,7 +116,7 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
     if (!format)
       refuse("to and format are missing; an array, or one of bf16, fp16, ",
              format_names().substr(std::string_view("plain, ").size()), ", is expected");
-    if (view.rank != 4) refuse("from is ", to_string(view), "; expected (pages, page_size, h_kv, d)");
+    if (view.rank != 4) refuse("from_ is ", to_string(view), "; expected (pages, page_size, h_kv, d)");
     const Format made = format_from_name(*format, "from_", view, from_format);
     if (made.dtype == Dtype::kU8) to_format.format = take(kv_format_from_name(*format));
     const LatentFormat* of = made.dtype == Dtype::kU8 ? &format_of(to_format) : nullptr;

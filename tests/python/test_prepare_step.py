@@ -118,7 +118,7 @@ def test_nothing():
     (r"cu_seqlens_q is missing", {"total_tokens": 3}),
     (r"cu_seqlens_q is int32 \(2\)", {"cu_seqlens_q": np.zeros(2, np.int32), "total_tokens": 3}),
     (r"slot_dtype is 'int8'", {"slot_dtype": "int8"}),
-    (r"slot_dtype is a list", {"slot_dtype": []}),
+    (r"slot_dtype is a ndarray", {"slot_dtype": np.zeros(2)}),
     (r"cache_seqlens is a list; an array", {"cache_seqlens": [5, 6]}),
     (r"cache_seqlens is np.int32\(5\)|cache_seqlens has 0 dimensions", {"cache_seqlens": np.int32(5)}),
     (r"cache_seqlens is int32 \(1, 2\)", {"cache_seqlens": np.array([[5, 6]], np.int32)}),

@@ -1,5 +1,7 @@
 """Formats whose scales lie by token or by page, and those of 512 elements: written, read, and beside each other."""
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -126,3 +128,25 @@ def test_what_is_left_open_is_refused(says, options):
     table, lengths = np.zeros((1, 1), dtype=np.int32), np.array([3], dtype=np.int32)
     with pytest.raises(InvalidArgumentError, match="(?s).*" + says.replace("'", ".")):
         flashlatent.decode(q, cache, table, lengths, softmax_scale=1, **options)
+
+
+@pytest.mark.parametrize("says, options", [
+    ("new_scales is 'x'; token and page", {"format": "mxfp8_528", "new_scales": "x"}),
+    ("new_scales is missing, and to is mxfp8_528", {"format": "mxfp8_528"}),
+    ("new_scales is page, but to is fp8_528.*leave new_scales out", {"format": "fp8_528", "new_scales": "page"}),
+    ("from_ is bf16 .*; its innermost stride must be 1", {"from_": rows(2, 4)[..., ::2], "format": "fp16"}),
+    ("from_ is bf16 .*; expected .pages, page_size, h_kv, d", {"from_": rows(2, 4)[0], "format": "fp16"}),
+])
+def test_conversions_are_refused_by_the_names_of_arguments(says, options):
+    arguments = {"from_": rows(2, 4)} | options
+    with pytest.raises(InvalidArgumentError, match=f"^{says}"):
+        flashlatent.convert_cache(arguments.pop("from_"), **arguments)
+    torch = pytest.importorskip("torch")
+    operators = importlib.import_module("flashlatent.torch")
+    cache = torch.zeros(2, 4, 1, 512, dtype=torch.bfloat16)
+    with pytest.raises(InvalidArgumentError, match="^KV format is ''"):
+        operators.convert_cache(cache, torch.uint8, new_kv_format="")
+    with pytest.raises(InvalidArgumentError, match="^kv_cache is bf16"):
+        operators.convert_cache(cache[..., ::2], torch.float16)
+    with pytest.raises(InvalidArgumentError, match="^source is bf16"):
+        operators.copy_pages(cache[0], cache, torch.tensor([[0, 1]]))

@@ -62,8 +62,9 @@ def _convert_cache(kv_cache, dtype, kv_scale=None, new_kv_scale=None, kv_format=
                    new_scales=None, scale_floor="auto"):
     to = _convert_cache_fake(kv_cache, dtype, None, None, kv_format, scales, new_kv_format, new_scales)
     if dtype == torch.uint8:
-        new_scales = new_scales or (scales if new_kv_format is None else None)
-        new_kv_format = new_kv_format or (kv_format if kv_cache.dtype == dtype else None)
+        if new_kv_format is None:
+            new_scales = scales if new_scales is None else new_scales
+            new_kv_format = kv_format if kv_cache.dtype == dtype else None
     return _native.convert_cache(kv_cache, to, kv_scale=kv_scale, new_kv_scale=new_kv_scale, kv_format=kv_format,
                                  scales=scales, format=new_kv_format, new_scales=new_scales, scale_floor=scale_floor)
 
@@ -72,7 +73,7 @@ def _convert_cache_fake(kv_cache, dtype, kv_scale=None, new_kv_scale=None, kv_fo
                         new_kv_format=None, new_scales=None, scale_floor="auto"):
     elements = _elements(kv_cache, kv_format)
     if kv_cache.dtype == dtype == torch.uint8 and new_kv_format is None:
-        new_kv_format, new_scales = format_of(kv_cache, kv_format), new_scales or scales
+        new_kv_format, new_scales = format_of(kv_cache, kv_format), scales if new_scales is None else new_scales
     named = _new_format(elements, dtype, new_kv_format)
     extent = _SIZES.get(named, (elements, elements))[1]
     pages, page_size = kv_cache.shape[:2]

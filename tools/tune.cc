@@ -13,6 +13,7 @@
 #include "io/file.h"
 #include "runtime/roof.h"
 #include "tools/bench_decode.h"
+#include "tools/kept_times.h"
 #include "tools/machine.h"
 #include "tools/progress.h"
 #include "tools/source_tree.h"
@@ -28,6 +29,7 @@ constexpr int kRepeats = 8, kRestMs = 10;
 
 struct TuneOptions {
   std::string json, costs;
+  std::string times;  // of an earlier run
   std::string filter;
   std::string gpu = "H200";  // with --list
   int seconds = kUsualSeconds;
@@ -71,17 +73,27 @@ Status no_filter_match(const std::string& filter) {
                       filter)};
 }
 
-int list_calls(const TuneOptions& options) {
-  const cost::Gpu* gpu = cost::find_gpu(options.gpu);
-  if (gpu == nullptr) {
-    std::string names;
-    for (const cost::Gpu& known : cost::kGpus)
-      names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
-    return fail(
-        {StatusCode::kInvalidArgument, fmt::format("--gpu is '{}'; {} are accepted", options.gpu, names)});
+/// A GPU that is not at hand, with the table that it starts from.
+struct KnownGpu {
+  schedule::Workers workers;
+  cost::Table table;
+};
+/// `what` is called `name`: "--gpu".
+Result<KnownGpu> known_gpu(const std::string& what, const std::string& name) {
+  if (const cost::Gpu* gpu = cost::find_gpu(name)) {
+    const schedule::Workers workers = cost::workers_of(*gpu);
+    return KnownGpu{workers, cost::scaled_table(std::string(gpu->name), workers)};
   }
-  const schedule::Workers workers = cost::workers_of(*gpu);
-  const cost::Table table = cost::scaled_table(std::string(gpu->name), workers);
+  std::string names;
+  for (const cost::Gpu& known : cost::kGpus)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
+  return Status{StatusCode::kInvalidArgument, fmt::format("{} is '{}'; {} are accepted", what, name, names)};
+}
+
+int list_calls(const TuneOptions& options) {
+  const Result<KnownGpu> gpu = known_gpu("--gpu", options.gpu);
+  if (!gpu.ok()) return fail(gpu.status());
+  const auto& [workers, table] = *gpu;
   const std::vector<TuneCase> cases = tune_cases(workers, table, options.filter);
   if (cases.empty()) return fail(no_filter_match(options.filter));
   std::vector<Entry> kept = entries_of(table);
@@ -98,7 +110,7 @@ int list_calls(const TuneOptions& options) {
       "\n{} calls of {} shapes on {}; their times depend on {} of {} constants. Those of cuts follow them, "
       "the "
       "others stay:\n",
-      calls, cases.size(), gpu->name, all - kept.size(), all);
+      calls, cases.size(), table.gpu, all - kept.size(), all);
   for (const std::string& line : by_place(kept)) fmt::print("  {}\n", line);
   return kRight;
 }
@@ -276,13 +288,61 @@ Status no_gpu(const Status& why) {
                       why.message())};
 }
 
+/// Where the new table and what is said of it go.
+int write_table(const TuneOptions& options, const std::string& table, const std::string& said,
+                const std::string& gpu) {
+  if (options.costs.empty()) {
+    tell("{}", said);
+    fmt::print("{}", table);
+    return kRight;
+  }
+  const std::array<std::string_view, 1> pieces = {table};
+  if (const Status status = io::write_file(options.costs, pieces); !status.ok()) return fail(status);
+  fmt::print("{}", said);
+  fmt::print("{}: costs of {}; FLASHLATENT_COSTS={} has calls go by them\n", options.costs, gpu,
+             options.costs);
+  return kRight;
+}
+
+/// Fits times that an earlier run kept.
+int fit_again(const TuneOptions& options) {
+  const Result<KeptTimes> kept = read_times(options.times);
+  if (!kept.ok()) return fail(kept.status());
+  const Result<KnownGpu> gpu = known_gpu("the gpu of " + options.times, kept->gpu);
+  if (!gpu.ok()) return fail(gpu.status());
+  const auto& [workers, start] = *gpu;
+  Measurements all;
+  for (const TuneCase& c : tune_cases(workers, start, options.filter)) {
+    for (const KernelCall& call : c.calls) {
+      const auto found = kept->ms.find(name_of(c, call));
+      if (found != kept->ms.end()) {
+        all.calls.push_back({call, found->second * 1e6});
+      } else {
+        all.left_out.emplace_back(name_of(c, call), "it was not timed");
+      }
+    }
+  }
+  if (all.calls.empty()) {
+    return fail({StatusCode::kInvalidArgument,
+                 fmt::format("{} has no time of a call that would be measured; `flashlatent tune --list` "
+                             "names these",
+                             options.times)});
+  }
+  const Tuned tuned = tune(start, all.calls, workers);
+  const std::string heading = fmt::format("# {} calls, fitted again by `{}`; source tree {}.\n",
+                                          all.calls.size(), command_line(), source_tree());
+  return write_table(options, heading + cost::to_text(tuned.table), report(all, tuned), tuned.table.gpu);
+}
+
 int run_tune(const TuneOptions& options) {
-  if (const Status status =
-          check_files_differ({{"--costs", options.costs, true}, {"--json", options.json, true}});
+  if (const Status status = check_files_differ({{"--costs", options.costs, true},
+                                                {"--json", options.json, true},
+                                                {"--times", options.times, false}});
       !status.ok()) {
     return fail(status);
   }
   if (options.list) return list_calls(options);
+  if (!options.times.empty()) return fit_again(options);
   if (options.json == "-" && options.costs.empty()) {
     return fail({StatusCode::kInvalidArgument,
                  "--json is -, and without --costs the table goes to stdout, too; add --costs FILE"});
@@ -314,16 +374,7 @@ int run_tune(const TuneOptions& options) {
   }
   const Tuned tuned = tune(start, all->calls, *workers);
   const std::string table = text_of(tuned, machine, *all), said = report(*all, tuned);
-  if (options.costs.empty()) {
-    tell("{}", said);
-    fmt::print("{}", table);
-  } else {
-    const std::array<std::string_view, 1> pieces = {table};
-    if (const Status status = io::write_file(options.costs, pieces); !status.ok()) return fail(status);
-    fmt::print("{}", said);
-    fmt::print("{}: costs of {}; FLASHLATENT_COSTS={} has calls go by them\n", options.costs, tuned.table.gpu,
-               options.costs);
-  }
+  if (const int status = write_table(options, table, said, tuned.table.gpu); status != kRight) return status;
   nlohmann::ordered_json document = {
       {"machine", machine},
       {"source_tree", source_tree()},
@@ -348,18 +399,21 @@ void add_tune(CLI::App& app, Action& action) {
       ->capture_default_str();
   tune->add_option("--filter", options->filter, "Only kernels whose name contains this; others' costs stay")
       ->check(not_empty("kernel"));
-  CLI::Option* device =
-      tune->add_option("--device", options->device, "Which GPU; 0 if left out")->check(CLI::Range(0, 1023));
+  tune->add_option("--device", options->device, "Which GPU; 0 if left out")->check(CLI::Range(0, 1023));
   CLI::Option* list = tune->add_flag("--list", options->list,
                                      "Print the calls that would be measured and stop; needs no GPU");
   CLI::Option* gpu =
       tune->add_option("--gpu", options->gpu, "Whose calls: H100, H20, ..., or a driver's name")
           ->capture_default_str();
   gpu->needs(list);
-  for (const char* other : {"--costs", "--seconds"}) list->excludes(tune->get_option(other));
-  list->excludes(device);
+  CLI::Option* times = tune->add_option("--times", options->times,
+                                        "Fit the times that an earlier run wrote with --json; needs no GPU");
   add_json_option(*tune, options->json);
-  list->excludes(tune->get_option("--json"));
+  for (const char* other : {"--costs", "--times"}) list->excludes(tune->get_option(other));
+  for (const char* other : {"--seconds", "--device", "--json"}) {
+    list->excludes(tune->get_option(other));
+    times->excludes(tune->get_option(other));
+  }
   tune->footer(
       "Starts from the built-in costs, scaled to this GPU, or from those of FLASHLATENT_COSTS. Files are "
       "written at the "

@@ -18,9 +18,11 @@ namespace {
 
 // Errors in the sense of least squares: of a time, which is measured and modelled so well, and of a constant,
 // which is known so well before anything is measured.
-constexpr double kTimeError = 0.02, kStartError = 0.5;
-constexpr double kLinear = 0.05;      // From here on an error counts in proportion to itself.
-constexpr double kLeastScale = 1000;  // Nanoseconds: constants near 0 are no better known than this.
+const double kTimeError = getenv("TE") ? atof(getenv("TE")) : 0.02,
+             kStartError = getenv("SE") ? atof(getenv("SE")) : 0.5;
+const double kLinear =
+    getenv("LI") ? atof(getenv("LI")) : 0.05;  // From here on an error counts in proportion to itself.
+constexpr double kLeastScale = 1000;           // Nanoseconds: constants near 0 are no better known than this.
 constexpr double kLongestStep = 0.3, kShortestStep = 2e-3;
 constexpr double kLeastGain = 1e-3;  // Of the sum of squares, in a step.
 constexpr int kMostSteps = 20, kMostHalvings = 4;
@@ -215,6 +217,7 @@ class Fit {
     if (is_block(unknowns_[j]) && first_[j] > 0) {
       value = std::clamp(value, kLeastOfBlock * first_[j], kMostOfBlock * first_[j]);
     }
+    if (!cost::fields()[unknowns_[j].field].may_be_negative) value = std::max(value, 1.0);
     // 0 is no constant in a table.
     auto rounded = static_cast<std::int32_t>(std::lround(value));
     if (rounded == 0) rounded = first_[j] < 0 ? -1 : 1;

@@ -1,6 +1,6 @@
 // What the layers of a step read besides their caches: positions, slots of new tokens, lengths and indices of
-// compressed caches and windows. One launch makes it for all layers, from lengths and page tables in memory of
-// the device, so that a CUDA graph captures it and follows the lengths at each replay.
+// compressed caches and windows. One launch makes it for all layers, from lengths and page tables in memory
+// of the device, so that a CUDA graph captures it and follows the lengths at each replay.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,8 @@ void Step::enter(unsigned long long capture) {
 
 void Step::schedule(DecodeProblem problem, const PlanLengths& lengths, nb::handle like, Device device,
                     void* stream) {
-  if (stateless_) refuse("the Step is stateless, and keeps no plans; schedule a Plan and give decode() its plan=");
+  if (stateless_)
+    refuse("the Step is stateless, and keeps no plans; schedule a Plan and give decode() its plan=");
   enter(capture_id(device, stream));
   problem.options.calls_per_plan = calls_per_plan_;
   find(problem, device)->schedule(lengths, like, nb::none(), stream);

@@ -60,7 +60,7 @@ schedule::CostModel of_team_parts(const schedule::Geometry& g, const TeamCosts& 
 }
 
 schedule::CostModel of_lone_request(schedule::CostModel of_parts, const TeamCosts& costs) {
-  of_parts.per_merge += costs.lone_request;
+  of_parts.per_merge = std::max(of_parts.per_merge + costs.lone_request, 0);
   return of_parts;
 }
 

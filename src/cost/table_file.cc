@@ -20,7 +20,7 @@ namespace {
 constexpr Field kFields[] = {
     {"per_block", &Constants::per_block},
     {"per_split", &Constants::per_split},
-    {"per_call", &Constants::per_call},
+    {"per_call", &Constants::per_call, true},
     {"per_merge", &Constants::per_merge},
     {"per_block_alone", &Constants::per_block_alone},
     {"per_block_memory", &Constants::per_block_memory},
@@ -30,9 +30,9 @@ constexpr Field kFields[] = {
     {"block_here", &Constants::block_here},
     {"block_alone", &Constants::block_alone},
     {"block_streaming", &Constants::block_streaming},
-    {"lone_request_merge", &Constants::lone_request_merge},
+    {"lone_request_merge", &Constants::lone_request_merge, true},
     {"per_member", &Constants::per_member},
-    {"lone_share", &Constants::lone_share},
+    {"lone_share", &Constants::lone_share, true},
 };
 static_assert(sizeof(Constants) == std::size(kFields) * sizeof(std::int32_t));
 
@@ -62,9 +62,10 @@ Status take_constant(const std::string& word, int line, Constants& constants) {
   std::int32_t number = 0;
   const char* end = word.data() + word.size();
   const auto [stopped, error] = std::from_chars(word.data() + equals + 1, end, number);
-  if (error != std::errc() || stopped != end || std::abs(number) > kMost) {
+  const std::int32_t least = field->may_be_negative ? -kMost : 0;
+  if (error != std::errc() || stopped != end || number < least || number > kMost) {
     return invalid_argument("line ", line, " of the costs has '", word,
-                            "'; a whole number of nanoseconds from ", -kMost, " to ", kMost, " is accepted");
+                            "'; a whole number of nanoseconds from ", least, " to ", kMost, " is accepted");
   }
   if (constants.*field->member != 0) {
     return invalid_argument("line ", line, " of the costs has ", name, " twice; once is accepted");

@@ -15,6 +15,7 @@ namespace flashlatent::cost {
 struct Field {
   const char* name;
   std::int32_t Constants::*member;
+  bool may_be_negative = false;  ///< It is added to others, and may be what a call saves.
 };
 std::span<const Field> fields();
 

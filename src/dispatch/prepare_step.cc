@@ -33,12 +33,11 @@ Result<step_tokens::Query> query_of(const StepQuery& query, Device device) {
                             to_string(query.cache_seqlens), "; ", ragged ? 0 : 1, " to ", most,
                             ragged ? " rows are accepted" : " query tokens a request are accepted");
   }
-  return step_tokens::Query{
-      .lengths = static_cast<const std::int32_t*>(query.cache_seqlens.data),
-      .begins = static_cast<const std::int32_t*>(query.cu_seqlens_q.data),
-      .batch = static_cast<std::int32_t>(batch),
-      .tokens = Divisor(ragged ? 1 : static_cast<std::int32_t>(query.tokens)),
-      .rows = ragged ? (batch == 0 ? 0 : query.tokens) : batch * query.tokens};
+  return step_tokens::Query{.lengths = static_cast<const std::int32_t*>(query.cache_seqlens.data),
+                            .begins = static_cast<const std::int32_t*>(query.cu_seqlens_q.data),
+                            .batch = static_cast<std::int32_t>(batch),
+                            .tokens = Divisor(ragged ? 1 : static_cast<std::int32_t>(query.tokens)),
+                            .rows = ragged ? (batch == 0 ? 0 : query.tokens) : batch * query.tokens};
 }
 
 /// The name of a member of cache number `i`.
@@ -54,8 +53,8 @@ Status expect_output(const std::string& name, const TensorView& view, Dtype dtyp
 
 Result<step_tokens::Cache> cache_of(const StepCache& cache, std::size_t i, const step_tokens::Query& query,
                                     Device device) {
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided(name_of(i, "block_table").c_str(), cache.block_table, Dtype::kI32,
-                                             device, {query.batch, -1}));
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided(name_of(i, "block_table").c_str(), cache.block_table,
+                                             Dtype::kI32, device, {query.batch, -1}));
   FLASHLATENT_RETURN_IF_ERROR(expect_countable(name_of(i, "block_table").c_str(), cache.block_table));
   constexpr std::int64_t kMostTokens = 1 << 20;
   if (cache.page_size < 1 || cache.page_size > kMostTokens) {
@@ -70,8 +69,8 @@ Result<step_tokens::Cache> cache_of(const StepCache& cache, std::size_t i, const
                                             wide ? Dtype::kI64 : Dtype::kI32, device, {query.rows}));
   FLASHLATENT_RETURN_IF_ERROR(
       expect_output(name_of(i, "lengths"), cache.lengths, Dtype::kI32, device, {query.rows}));
-  FLASHLATENT_RETURN_IF_ERROR(expect_output(name_of(i, "request_lengths"), cache.request_lengths,
-                                            Dtype::kI32, device, {query.batch}));
+  FLASHLATENT_RETURN_IF_ERROR(expect_output(name_of(i, "request_lengths"), cache.request_lengths, Dtype::kI32,
+                                            device, {query.batch}));
   FLASHLATENT_RETURN_IF_ERROR(
       expect_output(name_of(i, "indices"), cache.indices, Dtype::kI32, device, {query.rows, -1}));
   if (cache.indices.present()) {
@@ -131,8 +130,7 @@ Status prepare_step(const StepQuery& query, std::span<const StepCache> caches, c
   }
   step_tokens::Call call = {};
   FLASHLATENT_ASSIGN_OR_RETURN(call.query, query_of(query, device));
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect_output("positions", positions, Dtype::kI32, device, {call.query.rows}));
+  FLASHLATENT_RETURN_IF_ERROR(expect_output("positions", positions, Dtype::kI32, device, {call.query.rows}));
   call.positions = static_cast<std::int32_t*>(positions.data);
   for (const StepCache& cache : caches) {
     const auto i = static_cast<std::size_t>(call.caches);

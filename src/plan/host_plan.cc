@@ -339,8 +339,6 @@ Status validate(const Geometry& g) {
     return unsupported("a plan of ", g.requests, " requests x ", g.rounds, " rounds x ", max_blocks(g),
                        " blocks overflows; fewer requests, query rows or max_pages are accepted");
   }
-  // per_call may be negative, but no call may take less than no time.
-  if (estimate(g) < 0) return {StatusCode::kInternal, "a kernel's costs make a call's time negative"};
   return {};
 }
 
@@ -428,13 +426,21 @@ std::int64_t share_estimate(const Geometry& g) {
 
 }  // namespace
 
-std::int64_t estimate(const Geometry& g) {
+namespace {
+
+std::int64_t unbounded_estimate(const Geometry& g) {
   if (g.partition == Partition::kFixedSplits)
     return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
-  if (g.requests == 0) return std::max(g.cost.per_call, 0);
+  if (g.requests == 0) return g.cost.per_call;
   if (is_shares(g.partition) || (g.partition == Partition::kWhole && g.team > 1)) return share_estimate(g);
   if (g.partition == Partition::kTurns) return whole_estimate(g);
   return std::min(whole_estimate(g), split_estimate(g));
+}
+
+}  // namespace
+
+std::int64_t estimate(const Geometry& g) {
+  return std::max<std::int64_t>(unbounded_estimate(g), 0);  // per_call may be negative
 }
 
 bool stays_whole(const Geometry& g) {

@@ -73,16 +73,23 @@ Status no_filter_match(const std::string& filter) {
                       filter)};
 }
 
+const char* start_name(bool own) {
+  return own ? "FLASHLATENT_COSTS" : "built-in";
+}
+
 /// A GPU that is not at hand, with the table that it starts from.
 struct KnownGpu {
   schedule::Workers workers;
   cost::Table table;
+  bool own = false;  ///< Is the table one of its own?
 };
 /// `what` is called `name`: "--gpu".
 Result<KnownGpu> known_gpu(const std::string& what, const std::string& name) {
+  if (const Status status = cost::load_from_environment(); !status.ok()) return status;
   if (const cost::Gpu* gpu = cost::find_gpu(name)) {
     const schedule::Workers workers = cost::workers_of(*gpu);
-    return KnownGpu{workers, cost::scaled_table(std::string(gpu->name), workers)};
+    const bool own = workers.costs != nullptr;  // by FLASHLATENT_COSTS
+    return KnownGpu{workers, own ? *workers.costs : cost::scaled_table(std::string(gpu->name), workers), own};
   }
   std::string names;
   for (const cost::Gpu& known : cost::kGpus)
@@ -93,7 +100,7 @@ Result<KnownGpu> known_gpu(const std::string& what, const std::string& name) {
 int list_calls(const TuneOptions& options) {
   const Result<KnownGpu> gpu = known_gpu("--gpu", options.gpu);
   if (!gpu.ok()) return fail(gpu.status());
-  const auto& [workers, table] = *gpu;
+  const auto& [workers, table, own] = *gpu;
   const std::vector<TuneCase> cases = tune_cases(workers, table, options.filter);
   if (cases.empty()) return fail(no_filter_match(options.filter));
   std::vector<Entry> kept = entries_of(table);
@@ -258,14 +265,13 @@ nlohmann::ordered_json to_json(const Measurements& all, const Tuned& tuned) {
   const auto ms = [](double nanoseconds) { return nanoseconds > 0 ? Json(nanoseconds * 1e-6) : Json(); };
   for (std::size_t i = 0; i < all.calls.size(); ++i) {
     const TimedCall& timed = all.timed[i];
-    results.push_back({{"name", timed.name},
-                       {"kernel", all.calls[i].call.kernel},
-                       {"ms", timed.timing.median},
-                       {"ms_min", timed.timing.least},
-                       {"ms_max", timed.timing.most},
-                       {"repeats", timed.timing.repeats},
-                       {"before_ms", ms(tuned.calls[i].before)},
-                       {"after_ms", ms(tuned.calls[i].after)}});
+    Json row = {{"name", timed.name}, {"kernel", all.calls[i].call.kernel}, {"ms", timed.timing.median}};
+    if (timed.timing.repeats > 0) {  // timed by this run
+      row.update(
+          {{"ms_min", timed.timing.least}, {"ms_max", timed.timing.most}, {"repeats", timed.timing.repeats}});
+    }
+    row.update({{"before_ms", ms(tuned.calls[i].before)}, {"after_ms", ms(tuned.calls[i].after)}});
+    results.push_back(std::move(row));
   }
   for (const auto& [name, why] : all.left_out) left_out.push_back({{"name", name}, {"why", why}});
   document["constants"] = std::move(constants);
@@ -310,12 +316,13 @@ int fit_again(const TuneOptions& options) {
   if (!kept.ok()) return fail(kept.status());
   const Result<KnownGpu> gpu = known_gpu("the gpu of " + options.times, kept->gpu);
   if (!gpu.ok()) return fail(gpu.status());
-  const auto& [workers, start] = *gpu;
+  const auto& [workers, start, own] = *gpu;
   Measurements all;
   for (const TuneCase& c : tune_cases(workers, start, options.filter)) {
     for (const KernelCall& call : c.calls) {
       const auto found = kept->ms.find(name_of(c, call));
       if (found != kept->ms.end()) {
+        all.timed.push_back({found->first, {.median = found->second}});
         all.calls.push_back({call, found->second * 1e6});
       } else {
         all.left_out.emplace_back(name_of(c, call), "it was not timed");
@@ -331,7 +338,16 @@ int fit_again(const TuneOptions& options) {
   const Tuned tuned = tune(start, all.calls, workers);
   const std::string heading = fmt::format("# {} calls, fitted again by `{}`; source tree {}.\n",
                                           all.calls.size(), command_line(), source_tree());
-  return write_table(options, heading + cost::to_text(tuned.table), report(all, tuned), tuned.table.gpu);
+  if (const int status =
+          write_table(options, heading + cost::to_text(tuned.table), report(all, tuned), tuned.table.gpu);
+      status != kRight) {
+    return status;
+  }
+  nlohmann::ordered_json document = {
+      {"source_tree", source_tree()}, {"command", command_line()}, {"start", start_name(own)}};
+  document.update(to_json(all, tuned));
+  if (const Status status = write_json(options.json, document); !status.ok()) return fail(status);
+  return kRight;
 }
 
 int run_tune(const TuneOptions& options) {
@@ -342,11 +358,11 @@ int run_tune(const TuneOptions& options) {
     return fail(status);
   }
   if (options.list) return list_calls(options);
-  if (!options.times.empty()) return fit_again(options);
   if (options.json == "-" && options.costs.empty()) {
     return fail({StatusCode::kInvalidArgument,
                  "--json is -, and without --costs the table goes to stdout, too; add --costs FILE"});
   }
+  if (!options.times.empty()) return fit_again(options);
   Executor executor;
   executor.backend = Backend::kCuda;
   executor.device = options.device;
@@ -380,7 +396,7 @@ int run_tune(const TuneOptions& options) {
       {"source_tree", source_tree()},
       {"command", command_line()},
       {"roof", {{"read_tbps", roof->read_tbps}, {"matmul_tflops", roof->matmul_tflops}}},
-      {"start", own ? "FLASHLATENT_COSTS" : "built-in"}};
+      {"start", start_name(own)}};
   document.update(to_json(*all, tuned));
   if (const Status status = write_json(options.json, document); !status.ok()) return fail(status);
   return kRight;
@@ -410,10 +426,11 @@ void add_tune(CLI::App& app, Action& action) {
                                         "Fit the times that an earlier run wrote with --json; needs no GPU");
   add_json_option(*tune, options->json);
   for (const char* other : {"--costs", "--times"}) list->excludes(tune->get_option(other));
-  for (const char* other : {"--seconds", "--device", "--json"}) {
+  for (const char* other : {"--seconds", "--device"}) {
     list->excludes(tune->get_option(other));
     times->excludes(tune->get_option(other));
   }
+  list->excludes(tune->get_option("--json"));
   tune->footer(
       "Starts from the built-in costs, scaled to this GPU, or from those of FLASHLATENT_COSTS. Files are "
       "written at the "

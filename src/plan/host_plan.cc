@@ -440,7 +440,8 @@ std::int64_t unbounded_estimate(const Geometry& g) {
 }  // namespace
 
 std::int64_t estimate(const Geometry& g) {
-  return std::max<std::int64_t>(unbounded_estimate(g), 0);  // per_call may be negative
+  const std::int64_t least = g.requests > 0 ? 1 : 0;  // per_call may be negative
+  return std::max(unbounded_estimate(g), least);
 }
 
 bool stays_whole(const Geometry& g) {

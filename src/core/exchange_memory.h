@@ -20,11 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define FLASHLATENT_EXCHANGE_FUNCTION __host__ __device__ __forceinline__
-#else
-#define FLASHLATENT_EXCHANGE_FUNCTION inline
-#endif
+#include "core/host_device.h"
 
 namespace flashlatent::exchange {
 
@@ -53,15 +49,15 @@ struct Epoch {
 
   std::uint64_t number;  // 1 of the first
 
-  FLASHLATENT_EXCHANGE_FUNCTION explicit Epoch(std::uint64_t count) : number((count >> kArrivalBits) + 1) {}
-  FLASHLATENT_EXCHANGE_FUNCTION static std::uint64_t arrivals(int cta, int ctas) {
+  FLASHLATENT_HOST_DEVICE explicit Epoch(std::uint64_t count) : number((count >> kArrivalBits) + 1) {}
+  FLASHLATENT_HOST_DEVICE static std::uint64_t arrivals(int cta, int ctas) {
     return cta == 0 ? kMostCtas - (ctas - 1) : 1;
   }
 
-  FLASHLATENT_EXCHANGE_FUNCTION int parity() const { return static_cast<int>(number % 2); }
+  FLASHLATENT_HOST_DEVICE int parity() const { return static_cast<int>(number % 2); }
   /// Memory that was never written has tag 0, which no call has. Other tags of a parity come again after
   /// 2^32 calls; a word that was not written since would have to be read in just that one.
-  FLASHLATENT_EXCHANGE_FUNCTION std::uint32_t tag() const {
+  FLASHLATENT_HOST_DEVICE std::uint32_t tag() const {
     const auto low = static_cast<std::uint32_t>(number);
     return low == 0 ? 1 : low;  // an odd one is of the other parity
   }
@@ -74,7 +70,7 @@ struct Layout {
   std::size_t lines;  // of words from one rank that there is room for, whatever the packs
 
   /// The first word of a pack that `sender` writes in `receiver`'s memory; the others are `kGroup` words on.
-  FLASHLATENT_EXCHANGE_FUNCTION std::size_t word(int parity, int sender, int receiver, int pack) const {
+  FLASHLATENT_HOST_DEVICE std::size_t word(int parity, int sender, int receiver, int pack) const {
     const int place = sender < receiver ? sender : sender - 1;  // nobody sends to itself
     const std::size_t half = (std::size_t(parity) * (world - 1) + place) * lines;
     const std::size_t line = half + std::size_t(pack / kGroup) * Pack::kWords;

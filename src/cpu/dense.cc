@@ -58,8 +58,7 @@ void run_unit(const DecodeProblem& problem, const DenseCall& call, const Workspa
     next = i + 1 < unit.block_end ? call.prefix_tokens(tile, i + 1) : Tokens{};
     if (tokens.count == 0) continue;
     Block block, ahead;
-    std::fill_n(block.first, tile.rows, 0);
-    std::fill_n(block.visible, tile.rows, tokens.count);
+    std::fill_n(block.seen, tile.rows, TokenSpan{0, tokens.count});
     call.fetch(tokens, next, workspace.scratch(part), block, ahead);
     attend_block(state, block, ahead);
   }

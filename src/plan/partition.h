@@ -3,11 +3,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define FLASHLATENT_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define FLASHLATENT_HOST_DEVICE inline
-#endif
+#include "core/host_device.h"
 
 namespace flashlatent::schedule {
 

@@ -11,6 +11,7 @@
 // length_of() is that line's end: n0 rounded up to whole blocks, and n1.
 #pragma once
 
+#include "core/visible.h"
 #include "plan/schedule.h"
 
 namespace flashlatent {
@@ -20,13 +21,6 @@ struct PlanLengths;
 }  // namespace flashlatent
 
 namespace flashlatent::schedule {
-
-/// Tokens [begin, end) of a page table, or indices [begin, end), that an item sees.
-struct TokenSpan {
-  std::int32_t begin, end;
-
-  FLASHLATENT_HOST_DEVICE std::int32_t count() const { return end - begin; }
-};
 
 /// The lengths of one list, as the call gives them.
 struct ListLengths {
@@ -51,14 +45,14 @@ FLASHLATENT_HOST_DEVICE std::int32_t ragged_token(std::int32_t most, std::int32_
   return index - (most - count);
 }
 
-/// The span of list `which` that an item sees. Items are query tokens, length_sharers a request.
+/// The tokens or indices of list `which` that an item sees. Items are query tokens, length_sharers a request.
 FLASHLATENT_HOST_DEVICE TokenSpan span_of(const Geometry& g, const UnionLengths& lengths, std::int32_t which,
                                           std::int32_t item) {
   const TokenList& list = g.list[which];
   const ListLengths& given = lengths.list[which];
   const std::int32_t request = g.length_sharers == 1 ? item : item / g.length_sharers;
   const std::int32_t token = item - request * g.length_sharers;
-  // Query tokens after this one, whose own tokens it does not see.
+  // Visibility::later() and ::seen(), written out: by way of them ptxas makes other code of kernels by lists.
   const std::int32_t later = list.causal ? g.length_sharers - 1 - token : 0;
   if (given.spans != nullptr) {
     const TokenSpan held = given.spans[request * given.spans_stride + later];

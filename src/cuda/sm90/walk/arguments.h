@@ -119,7 +119,7 @@ struct DecodeArguments {
   bool causal;
   // Where ranks share contexts and masks go by a token's position: the rank's tokens that query tokens attend
   // to (plan/held_tokens.h). Otherwise null.
-  const schedule::TokenSpan* spans;
+  const TokenSpan* spans;
   int spans_stride;      // query tokens of a request
   MaxLogits max_logits;  // only with schedule::Partition::kTurns
 };

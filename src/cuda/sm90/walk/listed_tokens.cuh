@@ -41,7 +41,7 @@ struct ListedRange {
 __device__ __forceinline__ ListedRange listed_range(const DecodeArguments& args,
                                                     const schedule::Segment& segment, const RowTile& tile) {
   const schedule::UnionLengths& lengths = args.cache.list_lengths;
-  const schedule::TokenSpan first = schedule::span_of(args.geometry, lengths, 0, segment.request);
+  const TokenSpan first = schedule::span_of(args.geometry, lengths, 0, segment.request);
   ListedRange range;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

@@ -4,7 +4,8 @@
 #include <type_traits>
 
 #include "cuda/sm90/kernels/fp8/few_rows_config.h"
-#include "cuda/sm90/kernels/fp8/tile_rows.cuh"
+#include "cuda/sm90/load/rows_behind.cuh"
+#include "cuda/sm90/math/mask.cuh"
 #include "cuda/sm90/merge/merge_step.cuh"
 #include "cuda/sm90/merge/team_unit.cuh"
 #include "cuda/sm90/walk/listed_items.cuh"
@@ -68,13 +69,13 @@ struct alignas(1024) SharedMemory {
   int flags[Config::kPlaces];                    // a block's BlockFlags
   float warp_sum[Config::kWarpgroups][4][Config::kRows];
   float row_factor[Config::kRows];
-  RowsBehind<Config::kRows> rows;
+  sm90::RowsBehind<Config::kRows> rows;
   QueryRow row_query[Config::kRows];
   sm90::RowPlace<typename Config::Element> row_place[Config::kRows];
-  std::uint8_t poison_from[Config::kVDim];  // of each column (fp8/poison.cuh)
-  int poisoned[Config::kWarpgroups];        // is there any in its columns?
-  int query_max[Config::kWarpgroups * 4];   // of each warp
-  std::uint64_t live[Config::kSlots];       // which tokens of a block count
+  sm90::PoisonedRows poisoned_rows[Config::kVDim];  // by column (fp8/poison.cuh)
+  int poisoned[Config::kWarpgroups];                // is there any in its columns?
+  int query_max[Config::kWarpgroups * 4];           // of each warp
+  std::uint64_t live[Config::kSlots];               // which tokens of a block count
   ptx::Barrier full[Config::kSlots], empty[Config::kSlots];
   ptx::Barrier has_p[Config::kWarpgroups];  // P and what goes with it is there
   ptx::Barrier has_query;                   // Q has come from memory; of two lists, the call's first

@@ -124,12 +124,12 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   __device__ __forceinline__ void start() {
     this->clear(o_);
     sums_ = {};
-    if constexpr (!Config::kLists) least_limit_ = limit(0);
+    if constexpr (!Config::kLists) seen_by_all_ = seen(0);
   }
 
-  /// How many tokens query row n attends to.
-  __device__ __forceinline__ int limit(int n) const {
-    return shared_.rows.limit(*work_, n);
+  /// What query row n sees.
+  __device__ __forceinline__ TokenPrefix seen(int n) const {
+    return shared_.rows.seen(*work_, n);
   }
 
   __device__ __forceinline__ void meet() {
@@ -244,9 +244,10 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     bool masked = false;
     if constexpr (Config::kLists) {  // all rows attend to all of its tokens
       if (live_ != sm90::kAllLive) [[unlikely]]
-        sm90::mask_columns<kRows>(s_, live_, fragment(), [](int) { return 64; });
-    } else if (live_ != sm90::kAllLive || partial_tokens(live_, least_limit_ - start) != 0) [[unlikely]] {
-      sm90::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n) - start; });
+        sm90::mask_columns<kRows>(s_, live_, fragment(), [](int) { return TokenPrefix{64}; });
+    } else if (live_ != sm90::kAllLive || sm90::partial_tokens(live_, seen_by_all_.from(start)) != 0)
+        [[unlikely]] {
+      sm90::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return seen(n).from(start); });
       masked = true;
     }
     const int place = place_of(block);
@@ -391,7 +392,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
                       [&] { finish_products(); });
       return release(slot);
     }
-    if (least_limit_ < start + 64 && args_.causal) [[unlikely]]
+    if (seen_by_all_.end < start + 64 && args_.causal) [[unlikely]]
       keep_from_poison(place, slot, start);
     const std::uint32_t row = this->value_row(slot);
     fp8::Operands a[2];
@@ -429,7 +430,8 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   }
   __device__ __forceinline__ void silence(int slot, int start) const {
     const std::uint64_t live = live_of(slot);
-    Block::silence(shared_.blocks[slot], me_, thread(), live, partial_tokens(live, least_limit_ - start));
+    Block::silence(shared_.blocks[slot], me_, thread(), live,
+                   sm90::partial_tokens(live, seen_by_all_.from(start)));
     meet_alone();
   }
   /// They are under way until somebody needs them, or their operands' registers.
@@ -440,8 +442,9 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
 
   /// Of the block whose V is next.
   __device__ __forceinline__ void keep_from_poison(int place, int slot, int start) {
-    Base::keep_from_poison(slot, shared_.ratio[place], partial_tokens(live_of(slot), least_limit_ - start),
-                           [&](int n) { return limit(n) - start; });
+    Base::keep_from_poison(slot, shared_.ratio[place],
+                           sm90::partial_tokens(live_of(slot), seen_by_all_.from(start)),
+                           [&](int n) { return seen(n).from(start); });
   }
 
   __device__ __forceinline__ void spread_poison() {
@@ -483,13 +486,13 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   fp8::RingPlace<Config> place_;    // of the next block whose V is to be read
   std::uint32_t other_parity_ = 0;  // of the other warpgroup's next P
   std::uint32_t meeting_ = 0;       // of the next one
-  int least_limit_ = 0;             // tokens that the tile's first row attends to
-  int begin_ = 0;                   // the segment's first token
-  float scale_ = 0;                 // of scores, to base 2; of e4m3 each row has its own
-  std::uint64_t live_ = 0;          // which tokens of this warpgroup's block count
-  bool has_taken_query_ = false;    // of two lists: the call's first
-  Units units_;                     // fp8_584: of this thread's tokens of this warpgroup's block
-  Columns sums_;                    // of this thread's tokens
+  TokenPrefix seen_by_all_ = {};
+  int begin_ = 0;                 // the segment's first token
+  float scale_ = 0;               // of scores, to base 2; of e4m3 each row has its own
+  std::uint64_t live_ = 0;        // which tokens of this warpgroup's block count
+  bool has_taken_query_ = false;  // of two lists: the call's first
+  Units units_;                   // fp8_584: of this thread's tokens of this warpgroup's block
+  Columns sums_;                  // of this thread's tokens
   float s_[kRows / 2];
   typename Base::Accumulators o_;
 };

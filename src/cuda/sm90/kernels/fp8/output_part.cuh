@@ -4,7 +4,6 @@
 
 #include "cuda/sm90/kernels/fp8/poison.cuh"
 #include "cuda/sm90/kernels/fp8/products.cuh"
-#include "cuda/sm90/kernels/fp8/tile_rows.cuh"
 #include "cuda/sm90/merge/column_output.cuh"
 #include "cuda/sm90/merge/epilogue.cuh"
 #include "cuda/sm90/merge/team_unit.cuh"
@@ -93,18 +92,15 @@ class OutputPart {
     for (auto& chunk : o) ptx::pin_registers(chunk);
   }
 
-  /// Of the block in that slot, whose V is next. `limit(n)`: of its tokens those that row n attends to.
-  template <class Limit>
+  /// Of the block in that slot, whose V is next. `seen(n)`: what row n sees, from the block's first token on.
+  template <class Seen>
   __device__ __forceinline__ void keep_from_poison(int slot, std::uint16_t (*ratio)[64],
-                                                   std::uint64_t partial, Limit limit) {
+                                                   std::uint64_t partial, Seen seen) {
     if (partial == 0) return;
     const PartOfV v{shared_.blocks[slot] + me_ * Config::kPartDim, ratio + me_ * Config::kPartGroups};
-    const bool found = record_poison<Config::kPartDim>(shared_.poison_from + me_ * Config::kPartDim, v,
-                                                       partial, thread(), [&](int token) {
-                                                         int row = 0;
-                                                         while (row < kRows && limit(row) <= token) ++row;
-                                                         return row;
-                                                       });
+    const bool found =
+        record_poison<Config::kPartDim>(shared_.poisoned_rows + me_ * Config::kPartDim, v, partial, thread(),
+                                        [&](int token) { return RowSet::that_see(token, kRows, seen); });
     if (found) shared_.poisoned[me_] = 1;
     meet_alone();
     silence<Config::kPartDim>(v, partial, thread());
@@ -119,11 +115,11 @@ class OutputPart {
     for (int i = 0; i < Config::kPartChunks * kRows / 2; ++i) {
       const int of_v = first_column() + i / (kRows / 2) * 64 + i % 4 / 2;
       const int row = i % (kRows / 2) / 4 * 8 + column() + i % 2;
-      if (row >= shared_.poison_from[of_v]) o[i / (kRows / 2)][i % (kRows / 2)] = NAN;
+      if (shared_.poisoned_rows[of_v].contains(row)) o[i / (kRows / 2)][i % (kRows / 2)] = NAN;
     }
     meet_alone();
     for (int i = thread(); i < Config::kPartDim; i += 128) {
-      shared_.poison_from[me_ * Config::kPartDim + i] = sm90::kNoPoison;
+      shared_.poisoned_rows[me_ * Config::kPartDim + i].clear();
     }
   }
 

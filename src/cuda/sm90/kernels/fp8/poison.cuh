@@ -26,11 +26,11 @@ struct PartOfV {
 };
 
 /// Outputs of rows that see a token of `partial` get NaN where its V is not finite: its K is not either, so
-/// that the score is NaN or infinite. Queries see tokens in order: the first row, `first_row(token)`, is
-/// enough, which `poison_from` keeps for each column until the segment's end. Was there any?
-template <int kPartDim, class FirstRow>
-__device__ __forceinline__ bool record_poison(std::uint8_t* poison_from, const PartOfV& v,
-                                              std::uint64_t partial, int thread, FirstRow first_row) {
+/// that the score is NaN or infinite. `poisoned` keeps these rows for each column until the segment's end.
+/// `rows_that_see(token)`: a RowSet. Was there any?
+template <int kPartDim, class RowsThatSee>
+__device__ __forceinline__ bool record_poison(sm90::PoisonedRows* poisoned, const PartOfV& v,
+                                              std::uint64_t partial, int thread, RowsThatSee rows_that_see) {
   bool found = false;
 #pragma unroll 1
   for (; partial != 0; partial &= partial - 1) {
@@ -38,8 +38,7 @@ __device__ __forceinline__ bool record_poison(std::uint8_t* poison_from, const P
 #pragma unroll 1
     for (int column = thread; column < kPartDim; column += 128) {
       if (!v.is_poison(token, column)) continue;
-      const int row = first_row(token);
-      if (row < poison_from[column]) poison_from[column] = static_cast<std::uint8_t>(row);
+      poisoned[column].add(rows_that_see(token));
       found = true;
     }
   }

@@ -89,7 +89,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::D
 template <class Config>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   for (int i = threadIdx.x; i < Config::kVDim; i += Config::kThreads) {
-    shared.poison_from[i] = sm90::kNoPoison;
+    shared.poisoned_rows[i].clear();
   }
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;

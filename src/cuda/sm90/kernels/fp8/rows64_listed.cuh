@@ -59,8 +59,7 @@ class ListedSegments : LoaderOf<Shared> {
     const int i = thread_ % 32;
     if (i >= 2) return;
     const sm90::ListedCache& cache = cache_.listed[i];
-    const schedule::TokenSpan span =
-        schedule::span_of(args.geometry, cache_.list_lengths, i, segment.request);
+    const TokenSpan span = schedule::span_of(args.geometry, cache_.list_lengths, i, segment.request);
     range.lists.entries[i] =
         cache.entries + tile.request * cache.entries_stride + tile.first_token * cache.entries_token_stride;
     range.lists.tokens[i] = span.count();

@@ -67,8 +67,8 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// How many blocks at the end have tokens that some rows do not attend to.
   __device__ __forceinline__ int blocks_of_some(const sm90::Work& work) const {
     if constexpr (Config::kRowsAlike) return 0;
-    const RowsBehind<kRows>& rows = shared_.output_rows;
-    return rows.of_row[0] > 0 ? work.segment.block_end - rows.limit(work, 0) / 64 : 0;
+    const sm90::RowsBehind<kRows>& rows = shared_.output_rows;
+    return rows.of_row[0] > 0 ? work.segment.block_end - rows.seen_by_all(work).end / 64 : 0;
   }
 
   /// Writes the segment's result.
@@ -202,7 +202,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// tokens count for some rows only.
   __device__ __forceinline__ void begin_again(const sm90::Work& work, int left, bool of_some) {
     ptx::wait(shared_.scored, parity_);
-    const int limit = shared_.output_rows.limit(work, 0) - (work.segment.block_end - left) * 64;
+    const int limit = shared_.output_rows.seen_by_all(work).end - (work.segment.block_end - left) * 64;
     if constexpr (Config::kE4m3) {
       silence(limit);
     } else {
@@ -379,15 +379,15 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
 
   /// Of the block whose V is next.
   __device__ __forceinline__ void keep_from_poison(const sm90::Work& work, int limit) {
-    const std::uint64_t partial = partial_tokens(shared_.live[slot_.slot()], limit);
-    const int start = shared_.output_rows.limit(work, 0) - limit;
+    const std::uint64_t partial = sm90::partial_tokens(shared_.live[slot_.slot()], {limit});
+    const int start = shared_.output_rows.seen_by_all(work).end - limit;
     Base::keep_from_poison(slot_.slot(), tokens().ratio, partial,
-                           [&](int n) { return shared_.output_rows.limit(work, n) - start; });
+                           [&](int n) { return shared_.output_rows.seen(work, n).from(start); });
   }
 
   /// The same of e4m3, with tokens that do not count.
   __device__ __forceinline__ void silence(int limit) const {
-    const std::uint64_t live = shared_.live[slot_.slot()], partial = partial_tokens(live, limit);
+    const std::uint64_t live = shared_.live[slot_.slot()], partial = sm90::partial_tokens(live, {limit});
     if (live == sm90::kAllLive && partial == 0) return;
     E4m3Block<Config>::silence(shared_.blocks[slot_.slot()], me_, thread(), live, partial);
     this->meet_alone();

@@ -50,7 +50,7 @@ class Scorer {
   /// All blocks of a segment, of which there are some.
   __device__ __forceinline__ void attend(const sm90::Work& work) {
     // Of the first row, from the block on.
-    int limit = Config::kRowsAlike ? 0 : rows().limit(work, 0) - work.segment.block_begin * 64;
+    int limit = Config::kRowsAlike ? 0 : rows().seen_by_all(work).end - work.segment.block_begin * 64;
 #pragma unroll 1
     for (int left = work.blocks(); left > 0; --left) {
       if constexpr (Config::kE4m3) {
@@ -88,7 +88,7 @@ class Scorer {
     return {own.row - i + i % 2 * 4 + i / 2, own.column};
   }
 
-  __device__ __forceinline__ const RowsBehind<kRows>& rows() const {
+  __device__ __forceinline__ const sm90::RowsBehind<kRows>& rows() const {
     return shared_.scored_rows;
   }
 
@@ -316,12 +316,14 @@ class Scorer {
     for (int i = 0; i < kRows / 2; ++i) {
       s_[i] = i % 4 < 2 ? fmaf(s_[i], low_scale, low_log) : fmaf(s_[i], high_scale, high_log);
     }
-    if (live != sm90::kAllLive || (!Config::kRowsAlike && partial_tokens(live, limit) != 0)) [[unlikely]] {
-      const int first = Config::kRowsAlike ? 0 : rows().limit(work, 0) - limit;
+    if (live != sm90::kAllLive || (!Config::kRowsAlike && sm90::partial_tokens(live, {limit}) != 0))
+        [[unlikely]] {
+      const int first = Config::kRowsAlike ? 0 : rows().seen_by_all(work).end - limit;
       sm90::Fragment own = fragment();
       asm volatile("" : "+r"(own.row));  // nothing of this is to be kept in registers meanwhile
-      sm90::mask_columns<kRows>(
-          s_, live, own, [&](int n) { return Config::kRowsAlike ? 64 : rows().limit(work, n) - first; });
+      sm90::mask_columns<kRows>(s_, live, own, [&](int n) {
+        return Config::kRowsAlike ? TokenPrefix{64} : rows().seen(work, n).from(first);
+      });
       masked = true;
     }
     ptx::wait(shared_.softened, softened_ ^ 1);

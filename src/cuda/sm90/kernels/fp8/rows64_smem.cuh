@@ -3,7 +3,8 @@
 
 #include "cuda/sm90/kernels/fp8/rows64_config.h"
 #include "cuda/sm90/kernels/fp8/scales_584.cuh"
-#include "cuda/sm90/kernels/fp8/tile_rows.cuh"
+#include "cuda/sm90/load/rows_behind.cuh"
+#include "cuda/sm90/math/mask.cuh"
 #include "cuda/sm90/merge/merge_step.cuh"
 #include "cuda/sm90/merge/team_unit.cuh"
 #include "cuda/sm90/walk/listed_tokens.cuh"
@@ -75,15 +76,15 @@ struct alignas(1024) SharedMemory {
   [[no_unique_address]] std::conditional_t<Config::kFp8_584, LoadedLists, None> lists;
   float by_sharer[Config::kSharers][Config::kRows];  // maxima, sums
   float factor[Config::kRows];                       // by which outputs shrink, or what they end with
-  RowsBehind<Config::kRows> scored_rows,
+  sm90::RowsBehind<Config::kRows> scored_rows,
       output_rows;  // the scorer is at the next segment before the others are
   sm90::RowPlace<typename Config::Element> row_place[Config::kRows];
   // Is a probability of a block too large, or, of e4m3, a token masked? Of the next block meanwhile 0.
   int restarts[2];
-  std::uint8_t poison_from[Config::kVDim];    // of each column (fp8/poison.cuh)
-  int poisoned[Config::kOutputs];             // is there any in its columns?
-  int query_max[Config::kComputeGroups * 4];  // of each warp
-  std::uint64_t live[Config::kSlots];         // which tokens of a block count
+  sm90::PoisonedRows poisoned_rows[Config::kVDim];  // by column (fp8/poison.cuh)
+  int poisoned[Config::kOutputs];                   // is there any in its columns?
+  int query_max[Config::kComputeGroups * 4];        // of each warp
+  std::uint64_t live[Config::kSlots];               // which tokens of a block count
   ptx::Barrier full[Config::kSlots], empty[Config::kSlots];
   ptx::Barrier scored, softened;  // the scores are there; have been read
   ptx::Barrier p_free, has_p;     // nobody reads P any more; it is there

@@ -323,10 +323,8 @@ class Attention {
 
   /// Which of the block's 64 tokens from 64 * `word` on a row attends to, as bits that are shifted to this
   /// thread's first column.
-  __device__ __forceinline__ std::uint64_t mask(int word, int start, Range seen) const {
-    const int first = start + 64 * word;
-    return (live_[word] & sm90::low_tokens(seen.end - first) & ~sm90::low_tokens(seen.begin - first)) >>
-           fragment_.column;
+  __device__ __forceinline__ std::uint64_t mask(int word, int start, TokenSpan seen) const {
+    return seen.bits(start + 64 * word, live_[word]) >> fragment_.column;
   }
 
   /// Sets scores of tokens that do not count or are not seen to -inf.
@@ -418,8 +416,8 @@ class Attention {
   const int first_row_;  // of the tile, of this warpgroup's 64
   const int row_;        // this thread has rows row_ and row_ + 8
   Position keys_, values_;
-  Range all_ = {}, low_ = {}, high_ = {};  // tokens that all rows attend to, and that these two rows do
-  std::uint64_t live_[Config::kWords];     // the block's tokens that count
+  TokenSpan all_ = {}, low_ = {}, high_ = {};  // what all rows see, and what these two rows see
+  std::uint64_t live_[Config::kWords];         // the block's tokens that count
   sm90::RowPair base_, sum_;
   sm90::RowPair slope_ = {0, 0};  // of ALiBi, base 2
   int last_token_ = 0;

@@ -266,7 +266,7 @@ class Loader {
   const int warp_, lane_;
   const int box_tokens_, boxes_;
   const std::uint64_t policy_ = ptx::evict_first_policy();  // of segments, which read their tokens once
-  Range all_ = {};
+  TokenSpan all_ = {};
   int stage_ = 0;
   std::uint32_t parity_ = 0, edge_parity_ = 0;
   std::uint32_t landed_parities_ = 0;  // of segments: one bit for each stage

@@ -18,7 +18,6 @@
 #include "cuda/sm90/kernels/gqa_16/config.h"
 #include "cuda/sm90/kernels/gqa_16/given.cuh"
 #include "cuda/sm90/kernels/gqa_16/values.cuh"
-#include "cuda/sm90/kernels/gqa_16/visible.cuh"
 #include "cuda/sm90/math/mask.cuh"
 #include "cuda/sm90/math/softmax.cuh"
 #include "cuda/sm90/merge/epilogue.cuh"
@@ -68,7 +67,7 @@ class Attention {
       }
     }
     const int last = max(tile_.rows - 1, 0);
-    all_ = {visible(last).begin, visible(0).end};
+    all_ = {seen(last).begin, seen(0).end};
     const float* scale = args_.keys.scale;
     const float key_scale = scale == nullptr ? 1.0F : __ldg(scale + tile_.kv_head * args_.keys.scale_stride);
 #pragma unroll
@@ -215,8 +214,8 @@ class Attention {
     }
   }
 
-  __device__ __forceinline__ Visible visible(int n) const {
-    return visible_by(args_, tile_, length_, n);
+  __device__ __forceinline__ TokenSpan seen(int n) const {
+    return tile_.seen_in_window(args_.decode, args_.score.window, length_, n);
   }
 
   /// Combines x over the lanes that have the same columns.
@@ -310,11 +309,11 @@ class Attention {
     for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const Visible range = visible(8 * c + column_ + i);
+        const TokenSpan of_row = seen(8 * c + column_ + i);
 #pragma unroll
         for (int half = 0; half < 2 * kTokenTiles; ++half) {
-          const int t = own_token(half);
-          if (token + t < range.begin || token + t >= range.end) s[half / 2][c][half % 2 * 2 + i] = -INFINITY;
+          const int t = token + own_token(half);
+          if (t < of_row.begin || t >= of_row.end) s[half / 2][c][half % 2 * 2 + i] = -INFINITY;
         }
       }
     }
@@ -440,8 +439,8 @@ class Attention {
       for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const Visible range = visible(8 * c + column_ + i);
-          sees_token[c][i] = token + t >= range.begin && token + t < range.end;
+          const TokenSpan of_row = seen(8 * c + column_ + i);
+          sees_token[c][i] = token + t >= of_row.begin && token + t < of_row.end;
         }
       }
 #pragma unroll 1
@@ -481,7 +480,7 @@ class Attention {
   const int column_;  // 2 t
   sm90::RowTile tile_;
   int length_ = 0;
-  Visible all_ = {};  // by all rows
+  TokenSpan all_ = {};  // what all rows see
   float scale_log2_[kScaleGroups][kScaleColumns];
   std::uint32_t query_[kTiles][kGroups][2];
   float o_[kTiles][kGroups][4];

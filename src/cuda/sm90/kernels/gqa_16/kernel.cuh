@@ -47,7 +47,7 @@ __device__ __forceinline__ Job job_of(const Arguments& args, const schedule::Seg
             0, 0},
            origin + segment.block_begin * g.block_tokens,
            tile.rows == 0 ? 0 : origin + min(segment.block_end * g.block_tokens, length - origin)},
-          visible_by_some(args, tile, length)};
+          tile.seen_by_some(args.decode, args.score.window, length)};
 }
 
 /// This warp's steps, segment after segment, through its ring of stages. The next segment's steps are under
@@ -64,10 +64,10 @@ class Stream {
 
   /// Starts loading a segment's first steps. All stages but output_stage() must be free.
   __device__ __forceinline__ void begin(const Job& job) {
-    end_ = min(job.range.end, job.visible.end);
+    end_ = min(job.range.end, job.seen_by_some.end);
     token_ = job.range.begin + turn_ * Config::kStepTokens;
     // With a window, skips steps that no row sees.
-    while (token_ + Config::kStepTokens <= job.visible.begin) token_ += stride_;
+    while (token_ + Config::kStepTokens <= job.seen_by_some.begin) token_ += stride_;
     live_ = 0;
     loader_.announce(job.range, token_, stride_);
     for (int i = 0, to = stage_; i < kAhead && token_ + i * stride_ < end_; ++i, to = after(to)) {

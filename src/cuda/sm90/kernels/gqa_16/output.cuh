@@ -25,7 +25,7 @@ struct Job {
   int length;  // of the request
   prefix::Share prefix;
   StepRange range;
-  Visible visible;  // tokens that some row of the tile attends to
+  TokenSpan seen_by_some;  // RowTile
 };
 
 template <class Config>

@@ -24,7 +24,7 @@ struct Layout {
   /// keys, Fixed, weights, factors of queries.
   int keys, fixed, weights, factors, bytes;
 
-  FLASHLATENT_FP8_FUNCTION explicit Layout(const Shape& shape) {
+  FLASHLATENT_HOST_DEVICE explicit Layout(const Shape& shape) {
     const int heads = shape.group_rows * shape.heads();
     keys = heads * index_keys::kDim;
     fixed = keys + kRing;

@@ -41,7 +41,7 @@ class Attention {
     sum_ = {0, 0};
     start_token_ = work.segment.block_begin * 64;
     if constexpr (Config::kPairedWarps) find_offsets();
-    least_limit_ = limit(work, 0);
+    seen_by_all_ = seen(work, 0);
   }
 
   /// Where a lane of paired warps reads and writes in tiles and in P. The compiler would compute these
@@ -63,9 +63,8 @@ class Attention {
                    "+r"(offsets_.all_p), "+r"(offsets_.v));
   }
 
-  /// The number of tokens that the tile's row attends to.
-  __device__ __forceinline__ int limit(const sm90::Work& work, int row) const {
-    return work.tile.limit(args_, work.segment.length, row);
+  __device__ __forceinline__ TokenPrefix seen(const sm90::Work& work, int row) const {
+    return work.tile.seen(args_, work.segment.length, row);
   }
 
   /// All computing warps meet.
@@ -203,20 +202,19 @@ class Attention {
     return lane_ / 8 % 2 * 8 + token_of(lane_ % 8);
   }
 
-  /// The tokens of the block that some rows of the tile attend to and others do not.
   __device__ __forceinline__ std::uint64_t partial_tokens() const {
-    return live_ & ~sm90::low_tokens(least_limit_ - start_token_);
+    return sm90::partial_tokens(live_, seen_by_all_.from(start_token_));
   }
 
-  /// Sets scores to -inf: those of dead tokens, and those at or past a row's limit.
+  /// Sets scores to -inf: those of dead tokens, and those that a row does not see.
   __device__ __forceinline__ void mask(const sm90::Work& work) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int end = limit(work, lane_ / 4 + 8 * half) - start_token_;
-      const std::uint64_t seen = live_ & sm90::low_tokens(end);
+      const TokenPrefix of_row = seen(work, lane_ / 4 + 8 * half).from(start_token_);
+      const std::uint64_t live = live_ & of_row.bits();
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (!(seen >> (8 * me_ + token_of(lane_ % 4 * 2 + i)) & 1)) s_[2 * half + i] = -INFINITY;
+        if (!(live >> (8 * me_ + token_of(lane_ % 4 * 2 + i)) & 1)) s_[2 * half + i] = -INFINITY;
       }
     }
   }
@@ -275,8 +273,8 @@ class Attention {
 
   /// Sets outputs to NaN in rows that see a token of `partial` whose V is not finite (see math/mask.cuh).
   __device__ __forceinline__ void spread_poison(const sm90::Work& work, std::uint64_t partial) {
-    const int low_end = limit(work, lane_ / 4) - start_token_;
-    const int high_end = limit(work, lane_ / 4 + 8) - start_token_;
+    const TokenPrefix low = seen(work, lane_ / 4).from(start_token_);
+    const TokenPrefix high = seen(work, lane_ / 4 + 8).from(start_token_);
     for (; partial != 0; partial &= partial - 1) {
       const int token = __ffsll(static_cast<long long>(partial)) - 1;
 #pragma unroll
@@ -284,10 +282,10 @@ class Attention {
         const auto pair = *reinterpret_cast<const std::uint32_t*>(
             ring_.row(v_tile(), token) + sm90::unit_in_row(token, v_unit() + j) + lane_ % 4 * 4);
         const bool first = sm90::low_is_poison<Element>(pair), second = sm90::high_is_poison<Element>(pair);
-        if (first && token < low_end) o_[4 * j] = NAN;
-        if (second && token < low_end) o_[4 * j + 1] = NAN;
-        if (first && token < high_end) o_[4 * j + 2] = NAN;
-        if (second && token < high_end) o_[4 * j + 3] = NAN;
+        if (first && token < low.end) o_[4 * j] = NAN;
+        if (second && token < low.end) o_[4 * j + 1] = NAN;
+        if (first && token < high.end) o_[4 * j + 2] = NAN;
+        if (second && token < high.end) o_[4 * j + 3] = NAN;
       }
     }
   }
@@ -352,8 +350,8 @@ class Attention {
   RingPosition<Config> ring_;
   Query<Config> query_;
   LaneOffsets offsets_;
-  int start_token_ = 0;     // first token of the block
-  int least_limit_ = 0;     // tokens that the tile's first row attends to
+  int start_token_ = 0;  // first token of the block
+  TokenPrefix seen_by_all_ = {};
   std::uint64_t live_ = 0;  // the block's tokens that count
   sm90::RowPair max_;       // base 2
   sm90::RowPair sum_;       // this thread's share

@@ -49,7 +49,7 @@ class Attention {
       sum_[i] = 0;
     }
     length_ = length;
-    least_limit_ = limit(0, 0);
+    seen_by_all_ = seen(0, 0);
   }
 
   /// All threads of this warpgroup.
@@ -57,9 +57,9 @@ class Attention {
     ptx::named_sync(kAlone + me_, 128);
   }
 
-  /// How many tokens query row n attends to, counted from `start`.
-  __device__ __forceinline__ int limit(int n, int start) const {
-    return tile_.limit(args_, length_, n) - start;
+  /// What query row n sees, from token `start` on.
+  __device__ __forceinline__ TokenPrefix seen(int n, int start) const {
+    return tile_.seen(args_, length_, n).from(start);
   }
 
   /// The query row of this thread's i-th column.
@@ -76,16 +76,15 @@ class Attention {
     if constexpr (Config::kCountsLanes) arrivals_ = thread_ % 32 == 0 ? 32 : 0;
   }
 
-  /// Those that some rows of the tile attend to and others do not.
   __device__ __forceinline__ std::uint64_t partial_tokens(int start) const {
-    return live_ & ~sm90::low_tokens(least_limit_ - start);
+    return sm90::partial_tokens(live_, seen_by_all_.from(start));
   }
 
   /// From scores to P in shared memory; the output so far shrinks to the new maximum.
   __device__ __forceinline__ void softmax(int start) {
     sm90::multiply(s_, args_.scale_log2 * cache_scale_);
     if (live_ != sm90::kAllLive || partial_tokens(start) != 0) {
-      sm90::mask_columns<kRows>(s_, live_, fragment_, [&](int n) { return limit(n, start); });
+      sm90::mask_columns<kRows>(s_, live_, fragment_, [&](int n) { return seen(n, start); });
     }
     const sm90::ColumnValues<kRows> before = max_;
     take_maximum();
@@ -145,7 +144,7 @@ class Attention {
     if constexpr (Config::kCountsLanes) arrivals_ = 1;
     if (partial != 0) {
       sm90::spread_poison<Element, kRows, kChunks>(o_, tile_of, partial, fragment_,
-                                                   [&](int n) { return limit(n, start); });
+                                                   [&](int n) { return seen(n, start); });
       meet_alone();
     }
     sm90::silence_tokens<Element, kChunks, 128>(
@@ -210,8 +209,8 @@ class Attention {
   RingPosition<Config> ring_;
   sm90::RowTile tile_;
   int length_ = 0;
-  std::uint32_t arrivals_ = 0;           // of this lane for each tile of the block (Config::kCountsLanes)
-  int least_limit_ = 0;                  // tokens that the first row attends to
+  std::uint32_t arrivals_ = 0;  // of this lane for each tile of the block (Config::kCountsLanes)
+  TokenPrefix seen_by_all_ = {};
   std::uint64_t live_ = 0;               // which tokens of the block count
   sm90::ColumnValues<kRows> max_, sum_;  // base 2; sum_ is this thread's share
   float s_[kRows / 2];

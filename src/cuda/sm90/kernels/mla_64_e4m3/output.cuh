@@ -89,12 +89,12 @@ class Output {
   __device__ __forceinline__ void add_block(const sm90::Work& work, int left) {
     const int slot = slot_.index(), place = place_.index();
     ptx::wait(shared_.full[slot], slot_.parity());
-    const int limit =
-        shared_.output_rows.limit(work, 0) - (work.segment.block_end - left) * 64;  // of the first row
+    const TokenPrefix by_all =
+        shared_.output_rows.seen_by_all(work).from((work.segment.block_end - left) * 64);
     const std::uint64_t live = shared_.live[slot];
-    if (live != sm90::kAllLive || limit < 64) [[unlikely]] {
+    if (live != sm90::kAllLive || by_all.end < 64) [[unlikely]] {
       ptx::wait(shared_.has_p[place], place_.parity());  // K has been read
-      silence(slot, live, live & ~sm90::low_tokens(limit));
+      silence(slot, live, sm90::partial_tokens(live, by_all));
     }
     const std::uint32_t row = value_row(slot);
     ValueOperands a;

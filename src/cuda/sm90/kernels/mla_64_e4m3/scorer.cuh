@@ -157,9 +157,9 @@ class Scorer {
     if (has_rows()) {
       const int start = (work.segment.block_end - left) * 64;
       const RowsBehind<kRows>& rows = shared_.scored_rows;
-      if (live_ != sm90::kAllLive || rows.limit(work, 0) - start < 64) [[unlikely]] {
-        sm90::mask_scores(s, live_, rows.limit(work, row(0)) - start,
-                          rows.limit(work, kHalves > 1 ? row(1) : row(0)) - start, fragment());
+      if (live_ != sm90::kAllLive || rows.seen_by_all(work).end - start < 64) [[unlikely]] {
+        sm90::mask_scores(s, live_, rows.seen(work, row(0)).from(start),
+                          rows.seen(work, kHalves > 1 ? row(1) : row(0)).from(start), fragment());
       }
       std::uint32_t words[2][4];
       float factor[2], shrink[2] = {1.0F, 1.0F};

@@ -24,14 +24,12 @@ __device__ __forceinline__ void silence_block(SharedMemory<Config>& shared, cons
   sm90::Tile* tiles = shared.kv[kMe].tiles;
   const auto row_of = [&](int i, int token) { return tiles[i].bytes + token * sm90::kRowBytes; };
   const auto record = [&] {
-    // The query token that sees token t of the block first, as a row of the tile.
     const int start = start_token();
     const bool found = sm90::record_poison<Operand, Config::kVDim, 128>(
-        shared.poison_from, tiles, partial, thread, [&](int token) {
+        shared.poisoned_rows, tiles, partial, thread, [&](int token) {
           const int length = work.segment.length;
-          const int first = Config::kSpans ? work.tile.first_to_see(args, length, start + token)
-                                           : work.tile.first_to_see_in_context(length, start + token);
-          return first * args.query.group.value - work.tile.first;
+          return Config::kSpans ? work.tile.rows_that_see(args, length, start + token)
+                                : work.tile.rows_that_see_in_context(args.query, length, start + token);
         });
     if (found) shared.poisoned[parities[kMeeting]] = 1;
     ptx::named_sync(kAlone + kMe, 128);
@@ -61,11 +59,11 @@ __device__ __forceinline__ void spread_poison(SharedMemory<Config>& shared, floa
 #pragma unroll
   for (int i = 0; i < kSums; ++i) {
     const int column = me * Config::kHalfDim + i / 4 * 8 + fragment.column + i % 2;
-    if (fragment.row + i % 4 / 2 * 8 >= shared.poison_from[column]) o[i] = NAN;
+    if (shared.poisoned_rows[column].contains(fragment.row + i % 4 / 2 * 8)) o[i] = NAN;
   }
   meet();  // all have read it
   for (int i = threadIdx.x; i < Config::kVDim; i += Config::kComputeThreads) {
-    shared.poison_from[i] = sm90::kNoPoison;
+    shared.poisoned_rows[i].clear();
   }
   if (threadIdx.x == 0) shared.poisoned[parities[kMeeting]] = 0;
   meet();

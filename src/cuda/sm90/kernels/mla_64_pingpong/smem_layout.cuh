@@ -5,6 +5,7 @@
 
 #include "cuda/sm90/kernels/mla_64_pingpong/config.h"
 #include "cuda/sm90/kernels/mla_64_pingpong/team_part.cuh"
+#include "cuda/sm90/math/mask.cuh"
 #include "cuda/sm90/math/shared_max.cuh"
 #include "cuda/sm90/math/softmax.cuh"
 #include "cuda/sm90/math/tile.cuh"
@@ -64,9 +65,9 @@ struct alignas(1024) SharedMemory {
   float row_base[2][64];  // after the even and after the odd block
   std::conditional_t<Config::kTurns, RowEnds, std::conditional_t<Config::kUnits, NoRowSums, RowSums>>
       row_sums;
-  alignas(16) std::uint8_t poison_from[Config::kVDim];  // of each column: sm90::record_poison()
-  int poisoned[2];                                      // is there any? Segments take turns
-  ptx::Barrier handed_over[3];                          // P (enum HandOver) and row_base are there
+  alignas(16) sm90::PoisonedRows poisoned_rows[Config::kVDim];  // by column
+  int poisoned[2];                                              // is there any? Segments take turns
+  ptx::Barrier handed_over[3];                                  // P (enum HandOver) and row_base are there
   ptx::Barrier scored;  // the left warpgroup's QK^T is under way: it is the right one's turn
   ptx::Barrier q_full, q_empty;
   ptx::Barrier meeting;  // of both warpgroups, at a segment's end

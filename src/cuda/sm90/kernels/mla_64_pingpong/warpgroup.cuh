@@ -72,7 +72,7 @@ class Warpgroup {
     const int blocks = work.blocks();
     if (blocks == 0) return;
     take_query(work.tile);
-    seen_ = limit(work, 0) - (work.segment.block_begin + me_) * 64;
+    seen_ = seen(work, 0).end - (work.segment.block_begin + me_) * 64;
     if (is_left()) {
       for (int left = blocks; left > 0; left -= 2, seen_ -= 128) attend_left(work, left > 1);
     } else {
@@ -139,15 +139,14 @@ class Warpgroup {
     }
   }
 
-  /// How many tokens the tile's row attends to.
-  __device__ __forceinline__ int limit(const sm90::Work& work, int row) const {
-    if constexpr (!Config::kSpans) return work.tile.limit_in_context(args_, work.segment.length, row);
-    return work.tile.limit(args_, work.segment.length, row);
+  __device__ __forceinline__ TokenPrefix seen(const sm90::Work& work, int row) const {
+    if constexpr (!Config::kSpans) return work.tile.seen_in_context(args_, work.segment.length, row);
+    return work.tile.seen(args_, work.segment.length, row);
   }
 
   /// The first token of this warpgroup's block.
   __device__ __forceinline__ int start_token(const sm90::Work& work) const {
-    return limit(work, 0) - seen_;
+    return seen(work, 0).end - seen_;
   }
 
   /// Both warpgroups. Not a named barrier: racecheck loses sight of one that is waited for while another
@@ -311,17 +310,16 @@ class Warpgroup {
       if constexpr (!Config::kFewBlocks) sm90::scale_unless_positive(s_, scale_log2());
       scale = positive_scale();
     }
-    // Those that some rows of the tile attend to and others do not.
-    const std::uint64_t partial = Config::kRowsAlike ? 0 : live_ & ~sm90::low_tokens(seen_);
+    const std::uint64_t partial = Config::kRowsAlike ? 0 : sm90::partial_tokens(live_, {seen_});
     // With few blocks both of what is rare is one branch.
     const bool scales = Config::kFewBlocks && !(args_.scale_log2 > 0);
     if (live_ != sm90::kAllLive || partial != 0 || scales) {
       if (scales) sm90::multiply(s_, args_.scale_log2);
       const int start = Config::kRowsAlike ? 0 : start_token(work);
-      const auto end = [&](int row) {
-        return Config::kRowsAlike ? sm90::kTileRows : limit(work, row) - start;
+      const auto from_start = [&](int row) -> TokenPrefix {
+        return {Config::kRowsAlike ? sm90::kTileRows : seen(work, row).end - start};
       };
-      sm90::mask_scores(s_, live_, end(fragment_.row), end(fragment_.row + 8), fragment_);
+      sm90::mask_scores(s_, live_, from_start(fragment_.row), from_start(fragment_.row + 8), fragment_);
       if (!Config::Loader::kZeroesDead || partial != 0) silence<kMe>(work, partial);
     }
     const sm90::RowPair before = base_;

@@ -105,8 +105,8 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     shared.poisoned = 0;
     ptx::publish_barriers();
   } else if (const int i = static_cast<int>(threadIdx.x) - 128; i >= 0 && i < Config::kVDim / 4) {
-    static_assert(sm90::kNoPoison == 0xFF && Config::kVDim / 4 <= 256);
-    reinterpret_cast<std::uint32_t*>(shared.poison_from)[i] = ~0U;
+    static_assert(sm90::PoisonedRows::kNone == 0xFF && Config::kVDim / 4 <= 256);
+    reinterpret_cast<std::uint32_t*>(shared.poisoned_rows)[i] = ~0U;
   }
   __syncthreads();
 }

@@ -175,7 +175,7 @@ class Output {
 #pragma unroll
     for (int i = 0; i < Config::kHalfDim / 2; ++i) {
       const int column = me_ * Config::kHalfDim + i / 4 * 8 + fragment_.column + i % 2;
-      if (fragment_.row + i % 4 / 2 * 8 >= shared_.poison_from[column]) o_[i] = NAN;
+      if (shared_.poisoned_rows[column].contains(fragment_.row + i % 4 / 2 * 8)) o_[i] = NAN;
     }
   }
 

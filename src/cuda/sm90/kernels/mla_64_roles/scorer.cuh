@@ -42,7 +42,7 @@ class Scorer {
       shared_.maxima.low[thread_].init();
       shared_.maxima.high[thread_].init();
     }
-    if constexpr (!Config::kTurns) to_limit_ = limit(work, 0) - first_token(work.segment);
+    if constexpr (!Config::kTurns) to_limit_ = seen(work, 0).end - first_token(work.segment);
     await_stage();
     begin_product();
     multiply<0, kSteps>();
@@ -327,9 +327,8 @@ class Scorer {
     }
   }
 
-  /// The number of tokens that the tile's row attends to.
-  __device__ __forceinline__ int limit(const sm90::Work& work, int row) const {
-    return work.tile.limit_in_context(args_, work.segment.length, row);
+  __device__ __forceinline__ TokenPrefix seen(const sm90::Work& work, int row) const {
+    return work.tile.seen_in_context(args_, work.segment.length, row);
   }
 
   /// Sets scores of tokens that do not count to -inf, and silences these tokens in V.
@@ -338,15 +337,16 @@ class Scorer {
     if constexpr (Config::kTurns) {
       // Every row sees all tokens of its query token; those past the last one are dead.
       if (live == ~0U) return;
-      sm90::mask_scores(s_, live, kStageTokens, kStageTokens, fragment_);
+      constexpr TokenPrefix kAll{kStageTokens};
+      sm90::mask_scores(s_, live, kAll, kAll, fragment_);
       silence_dead(shared_, live, last_scored());
       return;
     }
     if (live == ~0U && to_limit_ >= kStageTokens) return;
-    const auto partial = live & ~static_cast<std::uint32_t>(sm90::low_tokens(to_limit_));
-    const int start_token = limit(work, 0) - to_limit_;
-    sm90::mask_scores(s_, live, limit(work, fragment_.row) - start_token,
-                      limit(work, fragment_.row + 8) - start_token, fragment_);
+    const auto partial = static_cast<std::uint32_t>(sm90::partial_tokens(live, {to_limit_}));
+    const int start_token = seen(work, 0).end - to_limit_;
+    sm90::mask_scores(s_, live, seen(work, fragment_.row).from(start_token),
+                      seen(work, fragment_.row + 8).from(start_token), fragment_);
     silence(shared_, args_, work, live, partial, last_scored(), start_token);
   }
   /// The stage that was scored last.
@@ -361,11 +361,11 @@ class Scorer {
     const int thread = threadIdx.x % 128;
     StageTile* tiles = shared.kv[stage].tiles;
     if (partial != 0) {
-      // The first query token that sees token t of the stage, as a row of the tile.
-      const int offset = start_token - work.segment.length + work.tile.tokens;
+      const int first_to_see_start =
+          Visibility::first_to_see(work.segment.length, work.tile.tokens, start_token);
       const bool found = sm90::record_poison<Element, Config::kVDim, 128>(
-          shared.poison_from, tiles, partial, thread,
-          [&](int token) { return (token + offset) * args.query.group.value - work.tile.first; });
+          shared.poisoned_rows, tiles, partial, thread,
+          [&](int token) { return work.tile.rows_from(args.query, token + first_to_see_start); });
       if (found) shared.poisoned = 1;
       ptx::named_sync(kScorerBarrier, 128);
     }
@@ -386,10 +386,10 @@ class Scorer {
     ptx::named_sync(kScorerBarrier, 128);
   }
 
-  /// Clears `poison_from` after outputs have used it.
+  /// Clears `poisoned_rows` after outputs have used it.
   __device__ __forceinline__ void clean_poison(int place) {
     ptx::wait(shared_.p_empty[place], (p_parities_ >> place & 1) ^ 1);
-    for (int i = thread_; i < Config::kVDim; i += 128) shared_.poison_from[i] = sm90::kNoPoison;
+    for (int i = thread_; i < Config::kVDim; i += 128) shared_.poisoned_rows[i].clear();
     ptx::named_sync(kScorerBarrier, 128);  // all have read it
     if (thread_ == 0) shared_.poisoned = 0;
     ptx::named_sync(kScorerBarrier, 128);

@@ -1,4 +1,4 @@
-// Which tokens of a block a row attends to, and how the others are silenced.
+// Which tokens of a block a row attends to, and how other tokens are silenced.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -56,7 +56,7 @@ __device__ __forceinline__ std::uint32_t finite_or_zero_pair(std::uint32_t pair)
 
 /// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of tokens that are not `live` become 0.
 /// `row_of(i, token)`: the token's row of the i-th of kTiles tiles. Unrolled: most requests end inside a
-/// block, and in a loop 8 requests of 33 tokens take 1.2 us longer than of 64 (64 heads, H200).
+/// block, and with a loop 8 requests of 33 tokens take 1.2 us longer than 8 of 64 tokens (64 heads, H200).
 template <int kTiles, int kThreads, class RowOf>
 __device__ __forceinline__ void zero_tokens(RowOf row_of, std::uint64_t live, int thread) {
 #pragma unroll
@@ -70,8 +70,8 @@ __device__ __forceinline__ void zero_tokens(RowOf row_of, std::uint64_t live, in
   }
 }
 
-/// Has V anything that is not finite in its rows of `partial` tokens, those that only some queries see
-/// because of the causal mask? Each thread looks at its share.
+/// Has V an element that is not finite in rows of `partial` tokens, which only some queries see because of
+/// the causal mask? Each thread looks at some elements.
 template <class Element, int kTiles, int kThreads, class RowOf>
 __device__ __forceinline__ bool holds_poison(RowOf row_of, std::uint64_t partial, int thread) {
   constexpr std::uint32_t kMagnitudes = 0x7FFF7FFF;
@@ -90,9 +90,9 @@ __device__ __forceinline__ bool holds_poison(RowOf row_of, std::uint64_t partial
   return low_is_poison<Element>(largest) || high_is_poison<Element>(largest);
 }
 
-/// zero_tokens() in a loop, for kernels that have no registers or code to spare. Besides, in V's rows of
-/// `partial` tokens the elements that are not finite become 0, after record_poison() has recorded them for
-/// the queries that see the token.
+/// zero_tokens() in a loop, for kernels that have no registers or code to spare. In V's rows of `partial`
+/// tokens, elements that are not finite become 0, too, after record_poison() has recorded them for the
+/// queries that see the token.
 template <class Element, int kTiles, int kThreads, class RowOf>
 __device__ __forceinline__ void silence_tokens(RowOf row_of, std::uint64_t live, std::uint64_t partial,
                                                int thread) {

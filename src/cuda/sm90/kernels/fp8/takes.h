@@ -15,9 +15,9 @@ inline bool is_fp8_584(const DecodeProblem& problem) {
   return problem.cache.format == KvFormat::kFp8_584;
 }
 
-/// Why none of these kernels takes the problem's cache; nothing if its rows, or queries, decide.
+/// Why none of these kernels takes the problem's cache; nothing if they may, by rows or queries.
 std::optional<std::string> declines_cache(const DecodeProblem& problem);
-/// The same of fp8_584: all rows of a tile must attend to the same tokens.
+/// The same for fp8_584: all rows of a tile must attend to the same tokens.
 std::optional<std::string> declines_fp8_584(const DecodeProblem& problem);
 
 /// Of a call's cache: one without pages has no boxes.

@@ -8,8 +8,8 @@ namespace flashlatent::fp8 {
 
 using sm90::RowsBehind;
 
-/// Tokens of a block that some rows of the tile attend to and others do not. `limit`: of the first row, in
-/// tokens of the block.
+/// Tokens of a block to which only some rows of the tile attend. `limit`: the first row's, in tokens of the
+/// block.
 __device__ __forceinline__ std::uint64_t partial_tokens(std::uint64_t live, int limit) {
   return live & ~sm90::low_tokens(limit);
 }

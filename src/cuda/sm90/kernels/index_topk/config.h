@@ -15,7 +15,7 @@ inline constexpr int kWarpgroups = 2, kConsumers = kWarpgroups * 128, kThreads =
 inline constexpr int kMostGroupRows = 6;
 /// Two CTAs of a multiprocessor share its 227 KB, of which each has 1 KB for itself.
 inline constexpr int kMostShared = 112 * 1024;
-/// Together 96 KB of keys are on their way to a multiprocessor.
+/// Together 96 KB of keys are in flight to a multiprocessor.
 FLASHLATENT_FP8_FUNCTION constexpr int stages_of(IndexFormat format) {
   return format == IndexFormat::kFp8_132 ? 3 : 6;
 }
@@ -24,7 +24,7 @@ inline constexpr int kMostStages = 6;
 /// Scores of all places of these query tokens are in the workspace at a time.
 inline constexpr std::int64_t kMostScoreBytes = 128LL << 20;
 
-/// Keys that follow one another in a page wherever requests end, a copy each; 0: keys may lie apart.
+/// Keys of a copy: as many as are always adjacent in a page, wherever requests end; 0: keys may lie apart.
 FLASHLATENT_FP8_FUNCTION int keys_of_run(const IndexCall& call) {
   const bool blocks = call.candidates > 0;
   if (!blocks && call.page_size % 32 == 0) return 32;
@@ -44,7 +44,7 @@ inline Shape shape_of(const IndexCall& call) {
   Shape shape;
   shape.head_columns = call.heads <= 32 ? 32 : 64;
   shape.head_chunks = (call.heads - 1) / shape.head_columns + 1;
-  // Query tokens with candidates of their own have keys of their own.
+  // Query tokens with their own candidates have their own keys.
   const int most = shape.heads() > 64 ? kMostGroupRows / 2 : kMostGroupRows;
   shape.group_rows = call.candidates > 0 ? 1 : std::min(most, std::max(1, call.tokens));
   return shape;

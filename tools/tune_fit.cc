@@ -190,7 +190,7 @@ class Fit {
     return table;
   }
 
-  /// Of an unknown: how many calls depend on it.
+  /// For each unknown, how many calls depend on it.
   std::vector<int> uses() const {
     std::vector<int> uses(unknowns_.size());
     for (const Row& row : rows_) {
@@ -286,7 +286,7 @@ class Fit {
           row.slopes.push_back({j, slope});
           row.at.push_back(values_[j]);
         }
-        // Of several times of a block another one may come to be the longest.
+        // A block has several times, and another one of them may become the longest.
         if (slope != 0 || is_block(unknowns_[j])) likely.push_back(j);
       }
       if (!row.known) row.likely = std::move(likely);
@@ -310,7 +310,7 @@ class Fit {
     return sum;
   }
 
-  /// Of the constants over their scales; `right`: what the matrix times a step should be.
+  /// The normal matrix, in constants over their scales; `right`: what the matrix times a step should be.
   std::vector<std::vector<double>> normal_matrix(std::vector<double>& right) const {
     const std::size_t n = unknowns_.size();
     std::vector<std::vector<double>> matrix(n, std::vector<double>(n));

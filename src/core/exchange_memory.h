@@ -3,11 +3,12 @@
 //   count    how many calls this rank has done (Epoch): exchanges of results and gatherings of queries
 //   words    [parity][sender][lines][32]
 //
-// A pack is neighbours of a row: of results 16 elements and the row's lse, of queries 48 bytes. It travels as
-// some words of 16 bytes, each 12 bytes of the pack and a tag that says which call it is of. A word is
-// written and read as one, so who finds the tag has the rest: the message is its own flag. (The idea is that
-// of NCCL's LL protocol.) Packs are counted over all rows of a rank, whatever the shapes; those of a warp lie
-// in as many lines as a pack has words, so that each of its stores is 512 bytes.
+// A pack is neighbouring data of a row: 16 elements of a result with the row's lse, or 48 bytes of a query.
+// It travels as some words of 16 bytes, each with 12 bytes of the pack and a tag that says to which call it
+// belongs. A word is written and read in one access, so a reader that finds the tag has the data too: the
+// message is its own flag. (The idea is that of NCCL's LL protocol.) Packs are counted over all rows of a
+// rank, whatever the shapes; those of a warp lie in as many lines as a pack has words, so that each of its
+// stores is 512 bytes.
 //
 // Why two parities are enough. A rank R sends call e + 2 after its launch of e + 1 has ended. That launch has
 // read a word of e + 1 from every peer P. P sent it after its launch of e had ended, and so had read

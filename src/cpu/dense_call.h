@@ -273,7 +273,7 @@ class DenseCall {
     return static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? head : 0];
   }
 
-  /// Of a row, in elements from the begin of each part of the query.
+  /// Where a query row begins, in elements from the begin of each tensor of the query.
   struct QueryPlace {
     std::int64_t first, rope;
     int head;

@@ -46,7 +46,7 @@ void rotate_row(Row& x, int dim, const Rotary& rotary, std::int64_t position) {
   }
 }
 
-/// Of finite values.
+/// Non-finite values are left out.
 float largest_magnitude(const float* x, int count) {
   float largest = 0;
   for (int i = 0; i < count; ++i) {

@@ -25,13 +25,14 @@ constexpr bool has_places(KvFormat format) {
   return count > 1;
 }
 
-/// The format's value. Where a place must be said and is not, the one with scales by token.
+/// The description of a format. Where `place` must be given and is kAuto: the one with scales by token.
 const LatentFormat& format_of(KvFormat format, ScalePlace place);
-/// Of the first and of the extra cache.
+/// The formats of the first and of the extra cache.
 const LatentFormat& format_of(const DecodeProblem::Cache& cache);
 const LatentFormat& extra_format_of(const DecodeProblem::Cache& cache);
 
-/// The formats of an extra cache that may stand beside a cache of another one. All may beside their own.
+/// Pairs of different formats that the first and the extra cache may have. Every format may stand beside
+/// itself.
 struct FormatPair {
   KvFormat first, extra;
 };
@@ -70,7 +71,7 @@ void set_format(DecodeProblem::Cache& cache, KvFormat format, ScalePlace place =
 
 /// Names of formats for messages: "plain, fp8_656 and e4m3".
 std::string format_names();
-/// Of those that has_places().
+/// Names of the formats that has_places().
 std::string names_with_places();
 /// kFormatPairs: "nvfp4_288 beside mxfp8_528".
 std::string pairs_text();

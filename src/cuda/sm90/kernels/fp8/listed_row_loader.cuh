@@ -72,7 +72,7 @@ class ListedRowLoader {
   __device__ __forceinline__ int token() const {
     return thread_ / 32 * kWarpTokens + thread_ % kWarpTokens;
   }
-  /// Of the pair that begins at `block`.
+  /// This thread's token of the pair of blocks that begins at `block`.
   __device__ __forceinline__ sm90::ListPlace place(const Range& range, int block) const {
     return sm90::place_in_list(range.lists, block + half(), token());
   }

@@ -125,7 +125,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     return !of_some && shared_.restarts[parity_] == 0;
   }
 
-  /// Of the block that has been scored.
+  /// Scales of the tokens of the block that has been scored.
   __device__ __forceinline__ TokenScales<Config>& tokens() const { return shared_.tokens[slot_.slot()]; }
 
   __device__ __forceinline__ float score(int i) const {
@@ -250,7 +250,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
       ratio_[0] = ratios.x, ratio_[1] = ratios.y, ratio_[2] = ratios.z, ratio_[3] = ratios.w;
     }
   }
-  /// Of 32 tokens.
+  /// Widens the values of 32 tokens.
   __device__ __forceinline__ void widen_values(std::uint32_t (*a)[4], int half) {
     if constexpr (Config::kE4m3) {
       fp8::widen_values(a, bytes_);
@@ -336,7 +336,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   __host__ __device__ static constexpr bool is_rope(int step) {
     return kRope && step < kSteps && step >= kSteps - 2;
   }
-  /// Of the two warpgroups, the right one.
+  /// Is this the right one of the two warpgroups?
   __device__ __forceinline__ bool has_rope() const {
     return __shfl_sync(0xffffffff, me_, 0) != 0;
   }

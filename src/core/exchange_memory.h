@@ -29,7 +29,7 @@
 
 namespace flashlatent::exchange {
 
-/// Sixteen neighbours of a row of results, and its lse: 36 bytes, without a byte to spare.
+/// Sixteen neighbouring elements of a row of results, and the row's lse: 36 bytes, all used.
 struct ResultPack {
   static constexpr int kExtent = 16;  // elements of 16 bits
   static constexpr int kWords = 3;
@@ -46,8 +46,8 @@ inline constexpr int kGroup = 32;  // words of a line, packs of a warp
 inline constexpr std::size_t kLineBytes = std::size_t{kGroup} * kWordBytes;
 inline constexpr std::size_t kCountBytes = 256;
 
-/// Which call it is. Every CTA of a launch reads the count, and adds its arrivals when it has. What all
-/// of them add is one exchange, and what some of them add is less, so all read the same number.
+/// The number of a call. Every CTA of a launch reads the count, and then adds its arrivals. All CTAs together
+/// add one exchange, and some of them add less, so all read the same number.
 struct Epoch {
   static constexpr int kArrivalBits = 12;
   static constexpr int kMostCtas = 1 << kArrivalBits;
@@ -60,8 +60,8 @@ struct Epoch {
   }
 
   FLASHLATENT_EXCHANGE_FUNCTION int parity() const { return static_cast<int>(number % 2); }
-  /// Memory that was never written has tag 0, which no call has. Other tags of a parity come again after
-  /// 2^32 calls; a word that was not written since would have to be read in just that one.
+  /// Memory that was never written has tag 0, which no call has. Other tags of a parity repeat after 2^32
+  /// calls: only a word that is unwritten since, and read in exactly that call, could be mistaken.
   FLASHLATENT_EXCHANGE_FUNCTION std::uint32_t tag() const {
     const auto low = static_cast<std::uint32_t>(number);
     return low == 0 ? 1 : low;  // an odd one is of the other parity
@@ -82,8 +82,8 @@ struct Layout {
     return kCountBytes + (line * kGroup + pack % kGroup) * kWordBytes;
   }
   std::size_t bytes() const { return kCountBytes + 2 * (std::size_t(world) - 1) * lines * kLineBytes; }
-  /// How many rows of a rank there is room for. Packs of all peers are counted in 30 bits, so that a thread's
-  /// next is an int.
+  /// How many rows of a rank fit. Packs of all peers are counted in 30 bits, so that the number of a thread's
+  /// next pack is an int.
   std::size_t rows() const {
     const std::size_t most = (std::size_t{1} << 30) / (std::size_t(world) - 1);
     return std::min(lines / Pack::kWords * kGroup, most) / static_cast<std::size_t>(std::max(packs, 1));
@@ -95,7 +95,7 @@ int packs_of(int extent) {
   return (extent + Pack::kExtent - 1) / Pack::kExtent;
 }
 
-/// The least layout for `rows` rows of a rank, of so many elements or bytes.
+/// The smallest layout for `rows` rows of a rank, each of the given elements or bytes.
 template <class Pack>
 Layout<Pack> layout_for(int rows, int extent, int world) {
   const int packs = packs_of<Pack>(extent);

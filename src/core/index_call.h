@@ -27,7 +27,7 @@ struct IndexCall {
   bool causal = false;
   bool lengths_per_token = false;
   int batch = 0;
-  int tokens = 0;  ///< Query tokens: of each request, or ragged of all.
+  int tokens = 0;  ///< Query tokens of each request; if ragged, of all requests.
   int heads = 0;
   int topk = 0;
   int page_size = 1;
@@ -59,7 +59,7 @@ struct IndexCall {
 
   FLASHLATENT_FP8_FUNCTION std::int64_t reach() const { return std::int64_t{max_pages} * page_size; }
 
-  /// What query token `token` of the `request`'s `count` sees, of which it is number `own`.
+  /// What query token `token` sees. It is number `own` of the `count` query tokens of `request`.
   FLASHLATENT_FP8_FUNCTION int visible(std::int64_t request, std::int64_t token, int own, int count) const {
     const std::int64_t length = *lengths.at(request, token);
     const std::int64_t seen = causal ? length - count + own + 1 : length;
@@ -91,7 +91,8 @@ struct IndexCall {
   }
 };
 
-/// The request and the number within it of query token `row`, counted over all requests.
+/// The request of query token `row`, which counts over all requests, and the query token's number within the
+/// request.
 struct IndexRow {
   int request = 0;
   int own = 0;    ///< Its number among the request's query tokens.
@@ -117,7 +118,7 @@ FLASHLATENT_FP8_FUNCTION IndexRow row_of(const IndexCall& call, int row) {
   return {low, row - begin, call.cu_seqlens_q[(low + 1) * call.cu_stride] - begin, row};
 }
 
-/// A score as a number that is ordered like it, above 0: NaN counts as -inf, and -0 as 0. Tokens that do not
+/// A score as a number above 0, in the order of scores: NaN counts as -inf, and -0 as 0. Tokens that do not
 /// exist have kNoToken.
 inline constexpr std::uint32_t kNoToken = 0;
 FLASHLATENT_FP8_FUNCTION std::uint32_t sortable(float score) {
@@ -125,7 +126,7 @@ FLASHLATENT_FP8_FUNCTION std::uint32_t sortable(float score) {
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return 0x007FFFFFU;
   return bits & 0x80000000U ? ~bits : bits | 0x80000000U;
 }
-/// The score of such a number; -inf of kNoToken.
+/// The score that such a number stands for; -inf for kNoToken.
 FLASHLATENT_FP8_FUNCTION float score_of(std::uint32_t sortable) {
   if (sortable <= 0x007FFFFFU) return e4m3::float_of(0xFF800000U);
   return e4m3::float_of(sortable & 0x80000000U ? sortable & 0x7FFFFFFFU : ~sortable);
@@ -140,7 +141,7 @@ struct MergeCall {
   std::int64_t score_rank_stride = 0, count_rank_stride = 0;
   OverTokens<std::int32_t> out, out_counts;
 
-  /// How many scores a rank has of a query token.
+  /// How many scores each rank has for a query token.
   FLASHLATENT_FP8_FUNCTION int count_of(std::int64_t r, std::int64_t t, int of_rank) const {
     const std::int32_t count = counts.at(r, t)[of_rank * count_rank_stride];
     return count < 0 ? 0 : count > topk ? topk : count;

@@ -71,7 +71,7 @@ struct Rotary {
     const float sin = entry(position, interleaved ? 2 * pair + 1 : columns / 2 + pair);
     return {cos, back ? -sin : sin};
   }
-  /// Which pair a column of the rotated ones is of, and which column is its partner.
+  /// The pair of a rotated column, and the column's partner.
   FLASHLATENT_FP8_FUNCTION int pair_of(int column) const {
     return halves ? column % (columns / 2) : column / 2;
   }

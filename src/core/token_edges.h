@@ -26,7 +26,7 @@ struct TokenSteps {
     if (position >> 31 != 0) return position >= 0 && (position + 1) % ratio == 0;
     return (static_cast<std::uint32_t>(position) + 1) % static_cast<std::uint32_t>(ratio) == 0;
   }
-  /// By which position it is rotated.
+  /// The position whose angles rotate the token.
   FLASHLATENT_FP8_FUNCTION std::int64_t rotated_by(std::int64_t position) const {
     return position + 1 - ratio;
   }

@@ -140,7 +140,8 @@ class DenseCall {
   int length_of(int request) const { return std::clamp(lengths()[request], 0, max_tokens(problem_)); }
 
   /// The tokens of an item that a tile sees, and where its blocks begin. `planned`: the tokens that the plan
-  /// counts. `prefix`: tokens that the tile does not attend to itself; 0, or those before the planned ones.
+  /// counts. `prefix`: tokens that the tile does not attend to itself: 0, or all tokens before the planned
+  /// ones.
   Reach reach(const RowTile& tile, int planned, int prefix) const {
     if (problem_.cache.extra.enabled) {
       return {planned,

@@ -36,7 +36,7 @@ void add_full_e4m3_cases(std::vector<runtime::CaseSpec>& cases);
 /// Adds sparse prefill, which is a suite of its own, and part of small and full.
 void add_small_prefill_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_prefill_cases(std::vector<runtime::CaseSpec>& cases);
-/// Adds those of contexts that ranks share.
+/// Adds cases of contexts that ranks share.
 void add_small_shard_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_shard_cases(std::vector<runtime::CaseSpec>& cases);
 

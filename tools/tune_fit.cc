@@ -24,7 +24,7 @@ constexpr double kLeastScale = 1000;  // Nanoseconds: constants near 0 are no be
 constexpr double kLongestStep = 0.3, kShortestStep = 2e-3;
 constexpr double kLeastGain = 1e-3;  // Of the sum of squares, in a step.
 constexpr int kMostSteps = 20, kMostHalvings = 4;
-// A block takes a time; it shrinks and grows by so much at most.
+// The fit may shrink and grow the time of a block by these factors at most.
 constexpr double kLeastOfBlock = 0.25, kMostOfBlock = 4;
 // To see on which constants a time depends.
 constexpr double kProbe = 0.03, kLeastProbe = 20;

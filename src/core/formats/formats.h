@@ -50,11 +50,12 @@ constexpr bool stand_together(KvFormat first, KvFormat extra) {
 /// leaves them open, and what `said` says if the cache has another last dimension.
 Result<const LatentFormat*> resolve_format(const char* name, const ConstTensorView& cache,
                                            const CacheFormat& said);
-/// The same of an extra cache beside one of format `first`, whose format it has if nothing says another one.
+/// The same for an extra cache beside a cache of format `first`. It has that format too, unless `said` or its
+/// last dimension asks for another one that may stand beside `first`.
 Result<const LatentFormat*> resolve_extra_format(const char* name, const ConstTensorView& cache,
                                                  const LatentFormat& first, std::optional<KvFormat> said);
 
-/// `format` completely said.
+/// `format` as a CacheFormat with nothing left open.
 CacheFormat said_as(const LatentFormat& format, ScaleFloor floor = ScaleFloor::kAuto);
 /// The format's value, where resolve_format() has filled in what was left open.
 const LatentFormat& format_of(const CacheFormat& resolved);

@@ -27,7 +27,7 @@ constexpr double kLeastScale = 1000;  // Nanoseconds: constants near 0 are no be
 constexpr double kLongestStep = 0.3, kShortestStep = 2e-3;
 constexpr double kLeastGain = 1e-3;  // Of the sum of squares, in a step.
 constexpr int kMostSteps = 20, kMostHalvings = 4;
-// A block takes a time; it shrinks and grows by so much at most.
+// The fit may shrink and grow the time of a block by these factors at most.
 constexpr double kLeastOfBlock = 0.25, kMostOfBlock = 4;
 // To see on which constants a time depends.
 constexpr double kProbe = 0.03, kLeastProbe = 20;
@@ -195,7 +195,7 @@ class Fit {
     return table;
   }
 
-  /// Of an unknown: how many calls depend on it.
+  /// For each unknown, how many calls depend on it.
   std::vector<int> uses() const {
     std::vector<int> uses(unknowns_.size());
     for (const Row& row : rows_) {
@@ -292,7 +292,7 @@ class Fit {
           row.slopes.push_back({j, slope});
           row.at.push_back(values_[j]);
         }
-        // Of several times of a block another one may come to be the longest.
+        // A block has several times, and another one of them may become the longest.
         if (slope != 0 || is_block(unknowns_[j])) likely.push_back(j);
       }
       if (!row.known) row.likely = std::move(likely);
@@ -339,7 +339,7 @@ class Fit {
     return sum;
   }
 
-  /// Of the constants over their scales; `right`: what the matrix times a step should be.
+  /// The normal matrix, in constants over their scales; `right`: what the matrix times a step should be.
   std::vector<std::vector<double>> normal_matrix(std::vector<double>& right) const {
     const std::size_t n = unknowns_.size();
     std::vector<std::vector<double>> matrix(n, std::vector<double>(n));

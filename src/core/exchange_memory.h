@@ -3,11 +3,12 @@
 //   count    how many calls this rank has done (Epoch): exchanges of results and gatherings of queries
 //   words    [parity][sender][lines][32]
 //
-// A pack is neighbours of a row: of results 16 elements and the row's lse, of queries 48 bytes. It travels as
-// some words of 16 bytes, each 12 bytes of the pack and a tag that says which call it is of. A word is
-// written and read as one, so who finds the tag has the rest: the message is its own flag. (The idea is that
-// of NCCL's LL protocol.) Packs are counted over all rows of a rank, whatever the shapes; those of a warp lie
-// in as many lines as a pack has words, so that each of its stores is 512 bytes.
+// A pack is neighbouring data of a row: 16 elements of a result with the row's lse, or 48 bytes of a query.
+// It travels as some words of 16 bytes, each with 12 bytes of the pack and a tag that says to which call it
+// belongs. A word is written and read in one access, so a reader that finds the tag has the data too: the
+// message is its own flag. (The idea is that of NCCL's LL protocol.) Packs are counted over all rows of a
+// rank, whatever the shapes; those of a warp lie in as many lines as a pack has words, so that each of its
+// stores is 512 bytes.
 //
 // Why two parities are enough. A rank R sends call e + 2 after its launch of e + 1 has ended. That launch has
 // read a word of e + 1 from every peer P. P sent it after its launch of e had ended, and so had read
@@ -24,7 +25,7 @@
 
 namespace flashlatent::exchange {
 
-/// Sixteen neighbours of a row of results, and its lse: 36 bytes, without a byte to spare.
+/// Sixteen neighbouring elements of a row of results, and the row's lse: 36 bytes, all used.
 struct ResultPack {
   static constexpr int kExtent = 16;  // elements of 16 bits
   static constexpr int kWords = 3;
@@ -41,8 +42,8 @@ inline constexpr int kGroup = 32;  // words of a line, packs of a warp
 inline constexpr std::size_t kLineBytes = std::size_t{kGroup} * kWordBytes;
 inline constexpr std::size_t kCountBytes = 256;
 
-/// Which call it is. Every CTA of a launch reads the count, and adds its arrivals when it has. What all
-/// of them add is one exchange, and what some of them add is less, so all read the same number.
+/// The number of a call. Every CTA of a launch reads the count, and then adds its arrivals. All CTAs together
+/// add one exchange, and some of them add less, so all read the same number.
 struct Epoch {
   static constexpr int kArrivalBits = 12;
   static constexpr int kMostCtas = 1 << kArrivalBits;
@@ -77,8 +78,8 @@ struct Layout {
     return kCountBytes + (line * kGroup + pack % kGroup) * kWordBytes;
   }
   std::size_t bytes() const { return kCountBytes + 2 * (std::size_t(world) - 1) * lines * kLineBytes; }
-  /// How many rows of a rank there is room for. Packs of all peers are counted in 30 bits, so that a thread's
-  /// next is an int.
+  /// How many rows of a rank fit. Packs of all peers are counted in 30 bits, so that the number of a thread's
+  /// next pack is an int.
   std::size_t rows() const {
     const std::size_t most = (std::size_t{1} << 30) / (std::size_t(world) - 1);
     return std::min(lines / Pack::kWords * kGroup, most) / static_cast<std::size_t>(std::max(packs, 1));
@@ -90,7 +91,7 @@ int packs_of(int extent) {
   return (extent + Pack::kExtent - 1) / Pack::kExtent;
 }
 
-/// The least layout for `rows` rows of a rank, of so many elements or bytes.
+/// The smallest layout for `rows` rows of a rank, each of the given elements or bytes.
 template <class Pack>
 Layout<Pack> layout_for(int rows, int extent, int world) {
   const int packs = packs_of<Pack>(extent);

@@ -27,7 +27,7 @@ struct IndexCall {
   bool causal = false;
   bool lengths_per_token = false;
   int batch = 0;
-  int tokens = 0;  ///< Query tokens: of each request, or ragged of all.
+  int tokens = 0;  ///< Query tokens of each request; if ragged, of all requests.
   int heads = 0;
   int topk = 0;
   int page_size = 1;
@@ -92,7 +92,8 @@ struct IndexCall {
   }
 };
 
-/// The request and the number within it of query token `row`, counted over all requests.
+/// The request of query token `row`, which counts over all requests, and the query token's number within the
+/// request.
 struct IndexRow {
   int request = 0;
   int own = 0;    ///< Its number among the request's query tokens.
@@ -118,7 +119,7 @@ FLASHLATENT_HOST_DEVICE IndexRow row_of(const IndexCall& call, int row) {
   return {low, row - begin, call.cu_seqlens_q[(low + 1) * call.cu_stride] - begin, row};
 }
 
-/// A score as a number that is ordered like it, above 0: NaN counts as -inf, and -0 as 0. Tokens that do not
+/// A score as a number above 0, in the order of scores: NaN counts as -inf, and -0 as 0. Tokens that do not
 /// exist have kNoToken.
 inline constexpr std::uint32_t kNoToken = 0;
 FLASHLATENT_HOST_DEVICE std::uint32_t sortable(float score) {

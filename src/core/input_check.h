@@ -19,11 +19,11 @@ struct List {
   std::int64_t token_stride = 0;
   std::int32_t each = 1;                ///< Lengths of a request: 1 or s_q.
   bool by_token = false;                ///< Does each query token have a length?
-  const std::int32_t* pages = nullptr;  ///< The page table; null: tokens are named by indices.
+  const std::int32_t* pages = nullptr;  ///< The page table; null: tokens are given by indices.
   std::int64_t pages_stride = 0;        ///< Entries from one request's row to the next.
   std::int32_t columns = 0;
   std::int32_t page_size = 1;
-  std::int64_t reach = 0;  ///< The most tokens of a request; by indices: topk.
+  std::int64_t reach = 0;  ///< The most tokens of a request; with indices: topk.
   std::int64_t cache_pages = 0;
   Visibility visibility;
   TokenShard shard;  ///< Which tokens of a context this rank holds.

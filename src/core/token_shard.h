@@ -1,6 +1,7 @@
 // Which tokens of a context a rank holds: arithmetic for host and device.
 //
-// Runs of `run` tokens go to the ranks in turns. With 3 ranks and runs of 2, by position in the context:
+// Runs of `run` tokens are dealt round-robin to the ranks. With 3 ranks and runs of 2, by position in the
+// context:
 //
 //   position   0 1 | 2 3 | 4 5 | 6 7 | 8 9 | ...
 //   rank       0 0   1 1   2 2   0 0   1 1

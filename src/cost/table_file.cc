@@ -100,7 +100,7 @@ using Tables = std::vector<const Table*>;
 std::atomic<const Tables*> all_tables{nullptr};
 std::atomic<bool> called{false};  // table_for_calls()?
 
-/// Is this what calls take, and not what they are cut by? The situations from kTimes to kTimesDim64.
+/// Is this a time of calls, and not a cost by which calls are cut? The situations from kTimes to kTimesDim64.
 bool is_of_times(Situation situation) {
   return situation >= Situation::kTimes && situation <= Situation::kTimesDim64;
 }
@@ -121,7 +121,7 @@ Constants scaled_constants(const Place& place, const Constants& constants, const
   if (constants.block_streaming != 0) return scaled_teams(constants, workers);
   const Costs costs = costs_of(constants, -1);
   const schedule::CostModel on = costs.on(workers);
-  // by_memory() has segments and merges of these grow as bytes do.
+  // by_memory() makes segments and merges of these grow as bytes do.
   const bool by_bytes = place.situation == Situation::kByMemory;
   return {.per_block = scaled(constants.per_block, workers.clock),
           .per_split = by_bytes                       ? scaled(constants.per_split, workers.memory)

@@ -1,5 +1,5 @@
-// Attention of more rows than few_rows.h takes: a block is widened to fp32 once, then come outer products
-// with rows in the vector's lanes.
+// Attention of more rows than few_rows.h takes: a block is widened to fp32 once; outer products follow, with
+// rows in the vector's lanes.
 #include "cpu/block_math.h"
 
 #include <algorithm>

@@ -59,7 +59,7 @@ struct QueryRow {
 };
 
 /// The state of one tile of query rows, in memory that the caller owns. Rows are padded to `row_stride`,
-/// columns to multiples of 32 floats. Padding holds zeros, or numbers that nobody reads.
+/// columns to multiples of 32 floats. Padding holds zeros, or numbers that are never read.
 struct TileState {
   TileSpec spec;
   int rows;        ///< Live query rows.

@@ -141,7 +141,8 @@ class DenseCall {
   int length_of(int request) const { return std::clamp(lengths()[request], 0, max_tokens(problem_)); }
 
   /// The tokens of an item that a tile sees, and where its blocks begin. `planned`: the tokens that the plan
-  /// counts. `prefix`: tokens that the tile does not attend to itself; 0, or those before the planned ones.
+  /// counts. `prefix`: tokens that the tile does not attend to itself: 0, or all tokens before the planned
+  /// ones.
   Reach reach(const RowTile& tile, int planned, int prefix) const {
     if (problem_.cache.extra.enabled) {
       return {planned,
@@ -266,7 +267,7 @@ class DenseCall {
     return static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? head : 0];
   }
 
-  /// Of a row, in elements from the begin of each part of the query.
+  /// Where a query row begins, in elements from the begin of each tensor of the query.
   struct QueryPlace {
     std::int64_t first, rope;
     int head;

@@ -1,5 +1,5 @@
 // Where ranks share contexts: which of the tokens in this rank's cache each query token attends to. This is
-// computed once a call, before plans and kernels, which then know of no ranks: they take the held tokens for
+// computed once a call, before the plan and the kernel, which know of no ranks: they take the held tokens for
 // the whole context.
 //
 // What a query token sees depends on the number of query tokens after it (`later`; 0 without a causal mask),

@@ -189,7 +189,7 @@ struct DealtLine {
 };
 
 /// Packs one stretch. Sets `cuts` of its parts, as places in the order of takes, and appends its requests to
-/// `order`. Uses the least bound that all items fit into; false if none does.
+/// `order`. Uses the least bound into which all items fit; false if there is none.
 bool pack_stretch(const Geometry& g, const DealtLine& line, std::int64_t round_cost, const Stretch& stretch,
                   std::pmr::memory_resource* memory, std::pmr::vector<PackedPoint>& cuts, Numbers& order) {
   Items items(stretch.items(), memory);
@@ -398,7 +398,7 @@ void build_on_host(const Geometry& g, const RaggedLengths& lengths, void* memory
 
 namespace {
 
-/// Where each item is cut into equal shares.
+/// The time if each item is cut into equal shares.
 std::int64_t split_estimate(const Geometry& g) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   return g.cost.per_call + items * item_cost(g, max_blocks(g)) / g.parts + g.cost.per_block +
@@ -409,7 +409,7 @@ std::int64_t over(std::int64_t x, std::int64_t y) {
   return (x + y - 1) / y;
 }
 
-/// Where all items stay whole.
+/// The time if all items stay whole.
 std::int64_t whole_estimate(const Geometry& g) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   const std::int64_t item = g.cost.per_split + std::int64_t{max_blocks(g)} * whole_block_cost(g);

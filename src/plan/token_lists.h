@@ -1,5 +1,6 @@
 // Items that attend to two lists of tokens in one softmax: those of the cache, then those of the extra cache.
-// An item is a query token then; a ragged request has as many items as the longest one (ragged_token()).
+// Then an item is a query token; a ragged request has as many items as the request with the most query tokens
+// (ragged_token()).
 //
 // To a plan the item is as long as its lists together, in blocks: a block has tokens of one list, so each
 // list begins with a block of its own. Block b of an item whose lists have n0 and n1 tokens is
@@ -8,7 +9,7 @@
 //   else, b - ceil(n0 / ...) = c   tokens [c, c + 1) * block_tokens of list 1, those below n1
 //
 // where token 0 of a list is the first that the item sees: with a window, TokenSpan::begin of its page table.
-// length_of() is that line's end: n0 rounded up to whole blocks, and n1.
+// length_of() is the end of these blocks: n0 rounded up to whole blocks, plus n1.
 #pragma once
 
 #include "core/visible.h"
@@ -101,12 +102,12 @@ void set_lists(Geometry& g, const DecodeProblem& problem);
 
 struct HeldTokens;
 
-/// `g` for a call with these lengths: where a list of indices has a length for each query token, items have
-/// lengths of their own.
+/// `g` for a call with these lengths: if a list of indices has a length for each query token, items do not
+/// share lengths.
 Geometry with_lengths(Geometry g, const PlanLengths& lengths);
 
-/// The lengths of a call from those that plan() and decode() get. `held`: where ranks share contexts, the
-/// rank's tokens are used in their place.
+/// The lengths of a call, from those that plan() and decode() get. `held`: if ranks share contexts, the
+/// rank's tokens are used instead.
 UnionLengths union_lengths(const PlanLengths& lengths);
 UnionLengths union_lengths(const PlanLengths& lengths, const HeldTokens& held);
 

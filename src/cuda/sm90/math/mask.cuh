@@ -60,7 +60,7 @@ __device__ __forceinline__ std::uint32_t finite_or_zero_pair(std::uint32_t pair)
 
 /// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of tokens that are not `live` become 0.
 /// `row_of(i, token)`: the token's row of the i-th of kTiles tiles. Unrolled: most requests end inside a
-/// block, and in a loop 8 requests of 33 tokens take 1.2 us longer than of 64 (64 heads, H200).
+/// block, and with a loop 8 requests of 33 tokens take 1.2 us longer than 8 of 64 tokens (64 heads, H200).
 template <int kTiles, int kThreads, class RowOf>
 __device__ __forceinline__ void zero_tokens(RowOf row_of, std::uint64_t live, int thread) {
 #pragma unroll

@@ -13,13 +13,13 @@ struct RowsInLine {
 };
 
 /// Query rows of one request: row r of the tile is query token first_token + (first + r) / group and head
-/// kv_head * group + (first + r) % group. Where query tokens attend to tokens of their own (indices, an extra
-/// cache, a window over a latent cache) each of them is a request to the plan.
+/// kv_head * group + (first + r) % group. If each query token attends to its own tokens (indices, an extra
+/// cache, a window over a latent cache), each is a request to the plan.
 struct RowTile {
   int request;      // of the batch
   int origin;       // where its rows begin, times batch_stride: the request, or if ragged its first token
   int first_token;  // the query token, if it is a request to the plan; else 0
-  int tokens;       // s_q of the request; for one query token 1, or 0 if a ragged request does not have it
+  int tokens;       // s_q of the request; for one query token 1, or 0 if a ragged request lacks it
   int kv_head;
   int first;  // the tile's first row among the request's rows of this KV head
   int rows;   // live rows, 0 (ragged) to geometry.tile_rows
@@ -119,7 +119,7 @@ struct RequestTokens {
 
 __device__ __forceinline__ RequestTokens request_tokens(const QueryArguments& query, int request) {
   if (query.begins == nullptr) return {request, query.tokens};
-  // Clamped, so that nothing outside q and out is touched whatever cu_seqlens_q holds.
+  // Clamped, so that nothing outside q and out is touched, whatever cu_seqlens_q holds.
   const int begin = __ldg(query.begins + request);
   const int end = min(__ldg(query.begins + request + 1), query.total);
   return {begin, begin < 0 ? 0 : max(0, min(end - begin, query.tokens))};

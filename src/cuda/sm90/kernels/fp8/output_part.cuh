@@ -1,5 +1,5 @@
-// One warpgroup's part of the output: O^T of its columns of V (rows of the accumulators) and all query rows
-// of the tile (columns). Both tile sizes have it.
+// One warpgroup's columns of the output: O^T of its columns of V (rows of the accumulators) and all query
+// rows of the tile (columns). For both tile sizes.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/poison.cuh"
@@ -24,7 +24,8 @@ class OutputPart {
   __device__ __forceinline__ OutputPart(Shared& shared, const sm90::DecodeArguments& args)
       : shared_(shared), args_(args), me_(threadIdx.x / 128) {}
 
-  /// Of this warpgroup. Where registers are short whatever is made of it is made anew.
+  /// The thread's number in this warpgroup. If registers are short, values that follow from it are computed
+  /// again at each use.
   __device__ __forceinline__ static int thread() {
     int thread = threadIdx.x % 128;
     if constexpr (kRows > 16) asm volatile("" : "+r"(thread));
@@ -36,19 +37,18 @@ class OutputPart {
     if constexpr (kRows == 64) return thread() % 4 * 2;
     return fragment().column;
   }
-  /// Of the output's columns, this thread's first; they come in pairs, 64 apart.
+  /// This thread's first column of the output; its columns come in pairs, 64 apart.
   __device__ __forceinline__ int first_column() const {
     return me_ * Config::kPartDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
   }
   __device__ __forceinline__ void meet_alone() const { ptx::named_sync(kBarrier + me_, 128); }
 
-  /// Of a segment's partial result, the first row, counted in those of all.
+  /// The first row of a segment's partial result, counted among all partial rows.
   __device__ __forceinline__ std::int64_t partial_row(const sm90::Work& work) const {
     return sm90::first_partial_row<kRows>(args_, work);
   }
 
-  /// This thread's columns of a row of values, as it has them in S^T and O^T. `column()` is asked for each
-  /// pair.
+  /// This thread's columns of a row of values, as in S^T and O^T. `column()` is called for each pair.
   template <class Column>
   __device__ __forceinline__ static Columns columns_of(const float (&row)[kRows], Column column) {
     Columns values;
@@ -60,7 +60,7 @@ class OutputPart {
     }
     return values;
   }
-  /// Of a group of V, pairs of tokens 8 i + lane % 4 * 2 + {0, 1}.
+  /// Ratios of a group of V, for pairs of tokens 8 i + lane % 4 * 2 + {0, 1}.
   __device__ __forceinline__ static void load_ratios(std::uint32_t (&ratio)[8],
                                                      const std::uint16_t (&of)[64]) {
 #pragma unroll
@@ -86,7 +86,7 @@ class OutputPart {
       for (int i = 0; i < kRows / 2; ++i) chunk[i] *= factor[i / 4 * 2 + i % 2];
     }
   }
-  /// ptxas is to know nothing of them: products are under way, or were.
+  /// Hides the accumulators from ptxas: products are under way, or were.
   __device__ __forceinline__ static void pin(Accumulators& o) {
 #pragma unroll
     for (auto& chunk : o) ptx::pin_registers(chunk);
@@ -109,7 +109,7 @@ class OutputPart {
   __device__ __forceinline__ bool is_poisoned() const {
     return shared_.poisoned[me_] != 0;
   }
-  /// What that found goes into the outputs, and is forgotten. The caller then says that there is none.
+  /// Puts what was found into the outputs, and forgets it. The caller then records that there is none.
   __device__ __forceinline__ void spread_poison(Accumulators& o) {
 #pragma unroll
     for (int i = 0; i < Config::kPartChunks * kRows / 2; ++i) {
@@ -123,8 +123,8 @@ class OutputPart {
     }
   }
 
-  /// By what row n's sums are multiplied in the end; writes its lse. Of probabilities at most 2^kLargest;
-  /// `first_row()`: as partial_row(). `sink(place)`: of its head, if there are any.
+  /// Returns the final factor of row n's sums; writes the row's lse. Probabilities are at most 2^kLargest;
+  /// `first_row()`: as partial_row(). `sink(place)`: the head's sink, if there are any.
   template <int kLargest, class FirstRow>
   __device__ __forceinline__ float finish_row(const sm90::Work& work, FirstRow first_row, int n, float base,
                                               float sum) const {

@@ -53,8 +53,8 @@ __device__ __forceinline__ TokenSpan seen_by_all(const Arguments& args, const Jo
   return {seen_by<kShared>(args, job, max(job.tile.rows - 1, 0)).begin, seen_by<kShared>(args, job, 0).end};
 }
 
-/// Job number `index`: tiles of long rows first, so that none is left for the end, and `section` sequences at
-/// a time.
+/// Job number `index`: tiles of the longest rows first, so that no long one is left for the end, and
+/// `section` sequences at a time.
 template <int kBlockTokens>
 __device__ __forceinline__ Job request_job(const Arguments& args, int index) {
   const sm90::DecodeArguments& decode = args.decode;
@@ -114,8 +114,8 @@ __device__ __forceinline__ Job shared_job(const Arguments& args, int index) {
   return job;
 }
 
-/// The page table entries of a member that still has all of a unit's tokens; if none has, nobody uses the
-/// unit's results. Called by all lanes of a warp.
+/// The page table entries of a member that still has all of a unit's tokens; if none has, the unit's results
+/// are not used. Called by all lanes of a warp.
 __device__ __forceinline__ const std::int32_t* shared_entries(const Arguments& args, const Job& job) {
   const prefix::Shape& shape = args.prefix.shape;
   auto sees = [&](int request) {

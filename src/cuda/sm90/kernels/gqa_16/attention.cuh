@@ -1,5 +1,5 @@
 // A warp's attention over 16 tokens at a time, transposed: tokens on mma's M side, query rows on N, which is
-// 8. From e4m3 it takes 2 x 16 tokens, so that one half is multiplied while the other waits for operands.
+// 8. From e4m3 a warp takes 2 x 16 tokens, so that one half is multiplied while the other waits for operands.
 //
 //   S^T = K Q^T       16 tokens x kColumns, K from shared memory by ldmatrix, Q in registers
 //   P^T               the maximum over tokens: lanes of a column; each warp has its own
@@ -47,7 +47,7 @@ class Attention {
     for (int c = 0; c < kGroups; ++c) load_query(c);
   }
 
-  /// Begins a segment of that tile, of a request of `length` tokens.
+  /// Begins a segment of the tile, of a request of `length` tokens.
   __device__ __forceinline__ void start(int length) {
     length_ = length;
 #pragma unroll
@@ -104,7 +104,7 @@ class Attention {
     multiply(p, ptx::shared_address(planes) + Config::kPlaneBytes);
   }
 
-  /// Writes this warp's share to shared memory: outputs (Config::output_at), maxima and sums.
+  /// Writes this warp's results to shared memory: outputs (Config::output_at), maxima and sums.
   __device__ __forceinline__ void store(float* outputs, float* maxima, float* sums) const {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
@@ -130,9 +130,9 @@ class Attention {
   static constexpr bool kInterleavedTokens = Config::kFp8 && Config::kPacked;
   static constexpr int kScaleGroups = Config::kFp8 ? kGroups : 1;
   static constexpr int kScaleColumns = Config::kFp8 ? 2 : 1;
-  /// A maximum is only raised by a score that exceeds it by this much. Not 0 where e4m3 calls give bf16: fp16
-  /// rounds probabilities more finely, so under bf16's tolerance the token that weighs most need not have
-  /// probability 1.
+  /// A maximum is only raised by a score that exceeds it by this much. Not 0 if outputs are bf16 and the
+  /// cache e4m3: P is fp16, which rounds more finely, so under bf16's tolerance the heaviest token need not
+  /// have the probability 1.
   __device__ __forceinline__ float slack() const {
     return Config::kFp8 && args_.given_is_bf16 ? 8.0F : 0.0F;
   }
@@ -141,7 +141,7 @@ class Attention {
   __device__ __forceinline__ int element(int m, int half) const {
     return 16 * m + (kInterleavedElements ? 2 * row_ + half : row_ + 8 * half);
   }
-  /// The token of 16 that row `row` of S^T is; and the tokens of a step in a lane's rows, two of each 16.
+  /// Which of 16 tokens row `row` of S^T is; and the tokens of a step in a lane's rows, two of each 16.
   __device__ __forceinline__ static int row_token(int row) {
     return kInterleavedTokens ? row % 8 / 2 * 4 + row % 2 + row / 8 * 2 : row;
   }
@@ -291,7 +291,7 @@ class Attention {
     }
   }
 
-  /// Sets scores of tokens that do not count to -inf.
+  /// Sets dead tokens' scores to -inf.
   __device__ __forceinline__ void mask_dead(float (&s)[kTokenTiles][kGroups][4], std::uint32_t live) const {
 #pragma unroll
     for (int half = 0; half < 2 * kTokenTiles; ++half) {
@@ -428,8 +428,8 @@ class Attention {
     }
   }
 
-  /// For tokens that only some rows attend to: adds V's elements that are not finite to the outputs of the
-  /// rows that do, and replaces them by 0 (0 * NaN is NaN).
+  /// For tokens to which only some rows attend: adds V's elements that are not finite to the outputs of these
+  /// rows, and replaces them by 0 (0 * NaN is NaN).
   __device__ __forceinline__ void add_not_finite(std::uint8_t* planes, int token, std::uint32_t live) {
 #pragma unroll 1
     for (int t = 0; t < Config::kStepTokens; ++t) {

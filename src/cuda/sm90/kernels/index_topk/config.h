@@ -44,7 +44,7 @@ inline Shape shape_of(const IndexCall& call) {
   Shape shape;
   shape.head_columns = call.heads <= 32 ? 32 : 64;
   shape.head_chunks = (call.heads - 1) / shape.head_columns + 1;
-  // Query tokens with candidates of their own have keys of their own.
+  // Query tokens with their own candidates have their own keys.
   const int most = shape.heads() > 64 ? kMostGroupRows / 2 : kMostGroupRows;
   shape.group_rows = call.candidates > 0 ? 1 : std::min(most, std::max(1, call.tokens));
   return shape;

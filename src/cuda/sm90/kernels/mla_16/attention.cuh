@@ -67,7 +67,7 @@ class Attention {
     return work.tile.seen(args_, work.segment.length, row);
   }
 
-  /// All computing warps meet.
+  /// Synchronises all computing warps.
   __device__ __forceinline__ static void meet() {
     ptx::named_sync(kAll, Config::kComputeThreads);
   }
@@ -146,7 +146,7 @@ class Attention {
     }
   }
 
-  /// One lane reads `live`: the one that gives tile 0 back, so that its arrival orders the reading.
+  /// One lane reads `live`: the one that frees tile 0, so that its arrival orders the read.
   __device__ __forceinline__ void take_live() {
     std::uint64_t live = 0;
     // The live bits come with tile 0. Without RoPE the second warp of a pair has no strip of that tile, so it
@@ -170,7 +170,7 @@ class Attention {
     s_[3] = (half_ == 0 ? mine[3] : others[3]) + taken.w;
   }
 
-  /// From scores to P in shared memory; scales the output so far to the new maximum.
+  /// From scores to P in shared memory; rescales the output so far to the new maximum.
   __device__ __forceinline__ void softmax(const sm90::Work& work) {
     sm90::multiply(s_, args_.scale_log2);
     if (live_ != sm90::kAllLive || partial_tokens() != 0) mask(work);
@@ -185,7 +185,7 @@ class Attention {
     if (sm90::shrinks(factor)) sm90::rescale(o_, factor);
   }
 
-  /// Where this lane writes its part of P, and where it reads P and V.
+  /// Where this lane writes its values of P, and where it reads P and V.
   __device__ __forceinline__ std::uint32_t p_offset() const {
     if constexpr (Config::kPairedWarps) return offsets_.p;
     return sm90::unit_offset(lane_ / 4, me_) + lane_ % 4 * 4;
@@ -223,7 +223,7 @@ class Attention {
   __device__ __forceinline__ void take_maximum() {
     const sm90::RowPair mine{quad_max(fmaxf(s_[0], s_[1])), quad_max(fmaxf(s_[2], s_[3]))};
     put(shared_.warp_max, mine);
-    meet();  // nobody reads K after this
+    meet();  // K is not read after this
     if (!Config::kWholeBlocks && v_tile() != 0) give_back(ring_.empty(0));
     auto larger = [](float a, float b) { return fmaxf(a, b); };
     max_.low = fmaxf(max_.low, over_warps(shared_.warp_max[lane_ / 4], larger));
@@ -290,7 +290,7 @@ class Attention {
     }
   }
 
-  /// o_ += P V; then gives V's tile back.
+  /// o_ += P V; then frees V's tile.
   __device__ __forceinline__ void multiply() {
     const std::uint32_t p = p_address(), v = v_address();
 #pragma unroll
@@ -338,7 +338,7 @@ class Attention {
   /// The sums of the thread's two rows over all warps. Called by all computing warps.
   __device__ __forceinline__ sm90::RowPair row_sums() {
     put(shared_.warp_sum, {sm90::quad_sum(sum_.low), sm90::quad_sum(sum_.high)});
-    meet();  // warp_sum is next written after two more meetings
+    meet();  // warp_sum is next written after two more barriers
     auto add = [](float a, float b) { return a + b; };
     return {over_warps(shared_.warp_sum[lane_ / 4], add), over_warps(shared_.warp_sum[lane_ / 4 + 8], add)};
   }

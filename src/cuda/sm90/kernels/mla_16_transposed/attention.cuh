@@ -1,5 +1,5 @@
-// What a warpgroup keeps of one tile of query rows, and does with the scores of a block, whoever made them:
-// statistics, P, dead tokens, its columns of the output.
+// What a warpgroup keeps of one tile of query rows, and does with a block's scores, whichever warpgroup
+// computed them: statistics, P, dead tokens, its columns of the output.
 #pragma once
 
 #include "cuda/sm90/kernels/mla_16_transposed/ring.cuh"
@@ -17,7 +17,7 @@ struct RowStatistics {
   float max, sum;
 };
 
-/// kChunks: of 64 columns of the output, those that this warpgroup has.
+/// kChunks: how many chunks of 64 columns of the output this warpgroup has.
 template <class Config, int kChunks>
 class Attention {
  public:
@@ -36,7 +36,7 @@ class Attention {
         cache_scale_(sm90::cache_scale<typename Config::Loader>(args.cache)),
         ring_(shared) {}
 
-  /// Begins a segment of so many tokens, whose rows are tile_.
+  /// Begins a segment of so many tokens, with the rows of tile_.
   __device__ __forceinline__ void start(int length) {
 #pragma unroll
     for (auto& chunk : o_) {
@@ -52,7 +52,7 @@ class Attention {
     seen_by_all_ = seen(0, 0);
   }
 
-  /// All threads of this warpgroup.
+  /// Synchronises this warpgroup.
   __device__ __forceinline__ void meet_alone() const {
     ptx::named_sync(kAlone + me_, 128);
   }
@@ -67,8 +67,8 @@ class Attention {
     return i / 2 * 8 + fragment_.column + i % 2;
   }
 
-  /// Which tokens of the block count. One lane reads, the one that gives tiles back, so that its arrival
-  /// orders the reading before the loader's next writing.
+  /// Which tokens of the block count. One lane reads, the one that frees tiles, so that its arrival orders
+  /// the read before the loader's next write.
   __device__ __forceinline__ void take_live() {
     std::uint64_t live = 0;
     if (thread_ % 32 == 0) live = ring_.live();
@@ -80,7 +80,7 @@ class Attention {
     return sm90::partial_tokens(live_, seen_by_all_.from(start));
   }
 
-  /// From scores to P in shared memory; the output so far shrinks to the new maximum.
+  /// From scores to P in shared memory; rescales the output so far to the new maximum.
   __device__ __forceinline__ void softmax(int start) {
     sm90::multiply(s_, args_.scale_log2 * cache_scale_);
     if (live_ != sm90::kAllLive || partial_tokens(start) != 0) {
@@ -101,7 +101,7 @@ class Attention {
     if (__any_sync(0xffffffff, grew)) rescale(factor);
   }
 
-  /// max_ = the larger of it and the block's maxima, over all four warps.
+  /// max_ = the larger of max_ and the block's maxima, over all four warps.
   __device__ __forceinline__ void take_maximum() {
     const sm90::ColumnValues<kRows> mine = sm90::warp_max<kRows>(s_);
     if (thread_ % 32 < 4) put(shared_.warp_max[me_][thread_ / 32], mine);
@@ -175,7 +175,7 @@ class Attention {
                                    (statistics.warp_sum[2][n] + statistics.warp_sum[3][n])};
   }
 
-  /// By what the sums of row n are multiplied in the end; `writes`: writes its lse.
+  /// The final factor of row n's sums; `writes`: writes the row's lse.
   __device__ __forceinline__ float finish_row(int segment_slot, std::int64_t slot, int n, RowStatistics row,
                                               bool writes) const {
     sm90::RowScale scale = sm90::finish_row(row.max, row.sum);

@@ -41,7 +41,7 @@ __device__ __forceinline__ void find_item(Cursor& cursor, sm90::SegmentList& seg
   __syncwarp();
 }
 
-/// The same for a CTA's items in turn (walk/turn_items.cuh): the first item with tokens, from `from` on.
+/// The same for a CTA's items by kTurns (walk/turn_items.cuh): the first item with tokens, from `from` on.
 __device__ __forceinline__ void find_turn(Cursor& cursor, TurnPlace& place, const sm90::DecodeArguments& args,
                                           schedule::Cut from) {
   const schedule::Geometry& g = args.geometry;

@@ -1,5 +1,4 @@
-// The warpgroup that scores: Q K^T and the softmax of a row tile. It gives P to the two warpgroups that
-// multiply.
+// The scorer: Q K^T and the softmax of a row tile. It gives P to the two output warpgroups.
 //
 // Most of Q is in its registers, 128 of a thread. Products then read only K from shared memory, which is half
 // of what shared memory can deliver.
@@ -69,7 +68,7 @@ class Scorer {
   /// Takes the tile's Q, which was loaded into two stages of the ring: most columns as A operands, the last
   /// ones to their place in shared memory.
   __device__ __forceinline__ void take_query() {
-    ptx::named_sync(kScorerBarrier, 128);  // the products of the segment before have read that place
+    ptx::named_sync(kScorerBarrier, 128);  // the previous segment's products have read that place
     int stages[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -149,8 +148,8 @@ class Scorer {
     sm90::RowPair factor;  // factor for what has been summed
     std::uint32_t p[kScores / 8][4];
   };
-  /// Half of the probabilities are computed before it is known whether the base stays, and once more if it
-  /// does not, which happens only in a row's first stages. So nobody waits for a maximum.
+  /// Half of the probabilities are computed before it is known whether the base stays, and again if it does
+  /// not, which happens only in a row's first stages. So nothing waits for a maximum.
   __device__ __forceinline__ Softmax soften(float scale) {
     Softmax x;
     x.shrinks = false;
@@ -281,9 +280,9 @@ class Scorer {
   /// longer.
   static constexpr int kFence = 20;
   /// Steps that are started before P is announced. The multiplying warpgroups begin their products some 200
-  /// clocks later. Announced too late, the tensor cores idle after the scores; too early, the products delay
-  /// scores that somebody waits for. 24 to 27 are equally fast; with 20 and 28, 128 heads took 1.4 and 5 %
-  /// longer (docs/log/mla_64_roles.md).
+  /// clocks later. If P is announced too late, the tensor cores idle after the scores; if too early, the
+  /// products delay scores that are waited for. 24 to 27 are equally fast; with 20 and 28, 128 heads took 1.4
+  /// and 5 % longer (docs/log/mla_64_roles.md).
   static constexpr int kAnnouncing = 26;
 
   __device__ __forceinline__ void store(const Softmax& softmax, int place) {
@@ -331,7 +330,7 @@ class Scorer {
     return work.tile.seen_in_context(args_, work.segment.length, row);
   }
 
-  /// Sets scores of tokens that do not count to -inf, and silences these tokens in V.
+  /// Sets dead tokens' scores to -inf, and silences these tokens in V.
   __device__ __forceinline__ void mask(const sm90::Work& work) {
     const std::uint32_t live = live_;
     if constexpr (Config::kTurns) {

@@ -80,7 +80,7 @@ struct alignas(8) LiveTokensOfWarps {
   }
 };
 
-/// Addresses of tokens, for as many stages as a warp looks up at once; 0: the token does not count.
+/// Addresses of tokens, for as many stages as a warp looks up at once; 0: a dead token.
 struct alignas(256) TokenSources {
   std::uint64_t of[8][kStageTokens];
 };

@@ -6,11 +6,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "choose/candidates.h"
 #include "cost/device.h"
 #include "cost/table_file.h"
+#include "plan/host_plan.h"
 
 namespace flashlatent {
 namespace {
@@ -49,6 +52,60 @@ TEST(CostTables, TextIsReadAsItWasWritten) {
   ASSERT_TRUE(again.ok()) << again.status().message();
   EXPECT_EQ(cost::to_text(*again), cost::to_text(table));
   EXPECT_EQ(again->gpu, "H200");
+}
+
+TEST(CostTables, OnlyWhatIsAddedToOthersMayBeNegative) {
+  const auto with = [](const std::string& from, const std::string& to) {
+    std::string text = table_of("X");
+    return cost::parse_table(text.replace(text.find(from), from.size(), to));
+  };
+  EXPECT_TRUE(with("per_call=3750", "per_call=-3750").ok());
+  const Result<cost::Table> table = with("per_merge=5400", "per_merge=-421");
+  ASSERT_FALSE(table.ok());
+  EXPECT_NE(table.status().message().find("'per_merge=-421'; a whole number of nanoseconds from 0 to"),
+            std::string::npos)
+      << table.status().message();
+}
+
+/// Whatever a file may say, each kernel takes or declines a call, and a plan of it can be made.
+TEST(CostTables, AnyTableThatIsReadCanBePlannedBy) {
+  std::mt19937 engine(3);
+  std::vector<DecodeProblem> problems(6, problem());
+  problems[1].query = {.batch = 1, .tokens = 1, .heads = 16};
+  problems[2].query = {.batch = 200, .tokens = 2, .heads = 128};
+  problems[3].cache.format = KvFormat::kFp8_656;
+  problems[4].sparse = {.enabled = true, .topk = 2048};
+  problems[4].cache.max_pages = 0;
+  problems[5].cache = {.heads = 2, .qk_dim = 128, .v_dim = 128, .page_size = 16, .max_pages = 100};
+  problems[5].cache.layout = KvLayout::kSeparate;
+  for (int round = 0; round < 60; ++round) {
+    cost::Table table = cost::built_in_table();
+    for (cost::Constants& constants : table.constants) {
+      for (const cost::Field& field : cost::fields()) {
+        std::int32_t& constant = constants.*field.member;
+        if (constant == 0 || engine() % 2 == 0) continue;
+        const auto most = static_cast<std::int32_t>(1 << engine() % 26);
+        constant = 1 + static_cast<std::int32_t>(engine() % most);
+        if (field.may_be_negative && engine() % 2 == 0) constant = -constant;
+      }
+    }
+    ASSERT_TRUE(cost::parse_table(cost::to_text(table)).ok());
+    schedule::Workers workers = workers_of("H200");
+    workers.costs = &table;
+    for (const DecodeProblem& p : problems) {
+      Executor executor;
+      executor.backend = Backend::kCuda;
+      const Result<std::vector<Candidate>> list = candidates(p, executor, workers);
+      ASSERT_TRUE(list.ok()) << list.status().message();
+      for (const Candidate& candidate : *list) {
+        if (!candidate.reason.empty()) continue;
+        EXPECT_GT(candidate.times.equal, 0) << candidate.kernel->name;
+        const Status status = schedule::validate(candidate.geometry);
+        EXPECT_TRUE(status.ok() || status.code() == StatusCode::kUnsupported)
+            << candidate.kernel->name << ": " << status.message();
+      }
+    }
+  }
 }
 
 TEST(CostTables, ATableOfAnH200sNumbersChangesNothingThere) {

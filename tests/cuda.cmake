@@ -7,4 +7,7 @@ flashlatent_test(exchange_test LIBS flashlatent_runtime CUDA::cudart_static)
 flashlatent_test(contracts_kernels_test LIBS flashlatent_runtime)
 # Device code on the host: it needs the toolkit's headers, and no device.
 flashlatent_test(ragged_walk_test LIBS CUDA::cudart_static)
-target_compile_options(ragged_walk_test PRIVATE -Wno-attributes -Wno-unknown-pragmas)
+flashlatent_test(row_tile_test LIBS CUDA::cudart_static)
+foreach(name ragged_walk_test row_tile_test)
+  target_compile_options(${name} PRIVATE -Wno-attributes -Wno-unknown-pragmas)
+endforeach()

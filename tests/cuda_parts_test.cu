@@ -140,7 +140,7 @@ __global__ void softmax_kernel(const float* scores, float scale, std::uint64_t l
     s[i] = scores[row * 64 + i / 4 * 8 + fragment.column + (i & 1)];
   }
   // Row r attends to `limit` + r tokens.
-  mask_scores(s, live, limit + fragment.row, limit + fragment.row + 8, fragment);
+  mask_scores(s, live, TokenPrefix{limit + fragment.row}, TokenPrefix{limit + fragment.row + 8}, fragment);
   const RowPair max = row_base(s, scale, {-INFINITY, -INFINITY}, {0, 0});
   RowPair sum = exponentials(s, scale, max);
   sum = {quad_sum(sum.low), quad_sum(sum.high)};

@@ -75,7 +75,7 @@ DecodeArguments arguments_of(const Batch& batch, const schedule::Geometry& g,
 }
 
 /// Tokens [begin, end) of the cache that a request's query token sees, by the definition.
-schedule::TokenSpan seen(const Batch& batch, int request, int token) {
+TokenSpan seen(const Batch& batch, int request, int token) {
   const auto& [query, cache, sparse, options] = batch.problem;
   const int all = std::clamp(batch.lengths[request], 0, cache.max_pages * cache.page_size);
   const int end = std::max(options.causal ? all - batch.counts[request] + token + 1 : all, 0);
@@ -112,7 +112,7 @@ TEST(RaggedWalk, RowsMeetTheirTokensOnce) {
           const RowTile tile = segments.tile_of(segment);
           ASSERT_GT(tile.rows, 0);
           const ListedRange range = listed_range(args, segment, tile);
-          const schedule::TokenSpan expected = seen(batch, tile.request, tile.first_token);
+          const TokenSpan expected = seen(batch, tile.request, tile.first_token);
           EXPECT_EQ(range.lists.first, expected.begin);
           EXPECT_EQ(range.lists.tokens[0], expected.count());
           const RowsInLine line = tile.in_line<true>(args.query);

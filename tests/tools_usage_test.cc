@@ -4,6 +4,7 @@
 
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <regex>
 #include <sstream>
 #include <string>
@@ -111,6 +112,24 @@ TEST_F(Program, TuneNeedsAGpuAndListsWithout) {
   expect_refused("tune --gpu H20", {"--gpu", "--list"});
   expect_refused("tune --list --gpu H9", {"--gpu is 'H9'", "H200"});
   expect_refused("tune --list --filter zzz", {"--filter 'zzz'", "flashlatent info"});
+  const std::string times = testing::TempDir() + "tune_times.json";
+  const auto write = [&](const std::string& text) { std::ofstream(times) << text; };
+  expect_refused("tune --times /nowhere/times.json", {"/nowhere/times.json"});
+  write("[");
+  expect_refused("tune --times " + times, {times, "is no JSON", "`flashlatent tune --json` writes"});
+  write(R"({"results": []})");
+  expect_refused("tune --times " + times, {times, "names no gpu"});
+  write(R"({"gpu": "H9", "results": []})");
+  expect_refused("tune --times " + times, {"the gpu of " + times + " is 'H9'", "H200"});
+  write(R"({"gpu": "H200", "results": [{"name": "a", "ms": -1}]})");
+  expect_refused("tune --times " + times, {times, "result 0 has no name and positive ms"});
+  write(R"({"gpu": "H200", "results": [{"name": "a", "ms": 1}]})");
+  expect_refused("tune --times " + times, {times, "has no time of a call", "--list"});
+  expect_refused("tune --seconds 9 --times " + times, {"--times", "--seconds"});
+  write(
+      R"({"gpu": "H200", "results": [{"name": "latent b128 s_q1 h16 s_k4096 uniform by mla_16", "ms": 0.15}]})");
+  expect_right("tune --times " + times, {"gpu H200"});
+  std::filesystem::remove(times);
   expect_refused("tune --seconds 0", {"--seconds", "0"});
   expect_right("tune --list --filter mla_16 --gpu H20",
                {"latent b1 s_q1 h16 s_k1024 uniform by mla_16", "constants", "on H20",

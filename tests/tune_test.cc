@@ -208,6 +208,53 @@ TEST(Tune, CutsFollowTimes) {
   }
 }
 
+TEST(Tune, KernelsAreToldApartWhereTheModelErsForAll) {
+  // Of each shape all times are off by the same, as where a model lacks something that all kernels pay. What
+  // remains between them is told.
+  const cost::Table start = start_of("H200"), right = other(start, 0.05, 0.05);
+  const schedule::Workers workers = with(workers_of("H200"), start);
+  std::vector<MeasuredCall> calls = measured("H200", start, right, 0.002, "mla");
+  for (MeasuredCall& call : calls) {
+    const auto& query = call.call.problem.query;
+    const auto shape = static_cast<std::uint64_t>(query.batch * 1000 + query.heads * 10 + query.tokens);
+    call.nanoseconds *= std::exp(0.1 * runtime::random_normal(6, shape));
+  }
+  const Tuned tuned = tune(start, calls, workers);
+  const auto wrong_picks = [&](auto said_of) {
+    int wrong = 0;
+    for (std::size_t first = 0, last = 0; first < calls.size(); first = last) {
+      std::size_t fastest = first, picked = first;
+      for (last = first; last < calls.size() && calls[last].call.problem == calls[first].call.problem;
+           ++last) {
+        if (calls[last].nanoseconds < calls[fastest].nanoseconds) fastest = last;
+        if (said_of(tuned.calls[last]) < said_of(tuned.calls[picked])) picked = last;
+      }
+      wrong += calls[picked].nanoseconds > 1.03 * calls[fastest].nanoseconds ? 1 : 0;
+    }
+    return wrong;
+  };
+  const int before = wrong_picks([](const TunedCall& call) { return call.before; });
+  const int after = wrong_picks([](const TunedCall& call) { return call.after; });
+  EXPECT_GT(before, 10);
+  EXPECT_LT(after, before / 3);
+}
+
+TEST(Tune, ConstantsStayWithinTheirBounds) {
+  // Calls that merge take no longer than others: a fit without bounds would have merges take less than
+  // nothing.
+  const cost::Table start = start_of("H200");
+  const schedule::Workers workers = with(workers_of("H200"), start);
+  std::vector<MeasuredCall> calls = measured("H200", start, start, 0);
+  for (MeasuredCall& call : calls) {
+    const auto said = predict(call.call, workers, &start);
+    if (said->cut.parts > said->cut.requests) call.nanoseconds *= 0.5;
+  }
+  const Tuned tuned = tune(start, calls, workers);
+  const Result<cost::Table> read = cost::parse_table(cost::to_text(tuned.table));
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  for (const MeasuredCall& call : calls) EXPECT_TRUE(predict(call.call, workers, &tuned.table));
+}
+
 TEST(Tune, ATunedTableIsAFileOfCosts) {
   const cost::Table start = start_of("H20");
   const schedule::Workers workers = with(workers_of("H20"), start);

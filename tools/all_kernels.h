@@ -1,4 +1,4 @@
-// Times a call by every kernel that takes it, in turns: is the picked one the fastest?
+// Times a call by every kernel that takes it, alternately: is the picked kernel the fastest?
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -20,7 +20,7 @@ struct BenchOptions {
   std::string suite;
   std::string filter;
   runtime::TimingOptions timing;
-  /// The least tokens that a page table has room for; 0: those of the longest request.
+  /// The least tokens that a page table has room for; 0: the longest request's tokens.
   int reach = 0;
   int typical_tokens = 0;  ///< DecodeProblem::Options::typical_tokens.
   int layers = 0;          ///< Time a step of a plan and this many calls. 0: time calls, planned before.

@@ -18,7 +18,7 @@ namespace flashlatent::tools {
 namespace {
 
 constexpr const char* kOurs = "flashlatent";
-// Calls of a step: the layers of a model. A processor would take too long for so many.
+// Calls of a step: the layers of a model. A CPU would take too long for this many.
 constexpr int kLatentLayers = 61, kPagedLayers = 30, kCpuLayers = 1;
 
 struct BenchShapesOptions {

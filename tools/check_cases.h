@@ -36,7 +36,7 @@ void add_full_e4m3_cases(std::vector<runtime::CaseSpec>& cases);
 /// Adds sparse prefill, which is a suite of its own, and part of small and full.
 void add_small_prefill_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_prefill_cases(std::vector<runtime::CaseSpec>& cases);
-/// Adds those of contexts that ranks share.
+/// Adds cases of contexts that ranks share.
 void add_small_shard_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_shard_cases(std::vector<runtime::CaseSpec>& cases);
 
@@ -47,7 +47,7 @@ std::vector<runtime::CaseSpec> random_cases(int count, std::uint64_t seed);
 std::vector<runtime::CaseSpec> random_separate_cases(int count, std::uint64_t seed);
 /// The same for sparse prefill only.
 std::vector<runtime::CaseSpec> random_prefill_cases(int count, std::uint64_t seed);
-/// Cases of `random` and `random_separate` in turns, of contexts that ranks share.
+/// Cases of `random` and `random_separate` alternately, of contexts that ranks share.
 std::vector<runtime::CaseSpec> random_shard_cases(int count, std::uint64_t seed);
 /// Gives two of three cases of a random suite whose rows are 512 elements in bytes another such format.
 /// The other draws of a seed are as if there were none.

@@ -302,7 +302,7 @@ void add_quick_two_cache_cases(std::vector<CaseSpec>& cases) {
   for (int topk : {64, 700, 2048}) {
     cases.push_back(v4(indexed(topk, {.name = "v4 team of one list", .heads = 64, .sink = true})));
   }
-  // More items than multiprocessors: in turn where no lengths are given, and whole where a block is all.
+  // More items than multiprocessors: by kTurns where no lengths are given, and whole where all is one block.
   for (int heads : {16, 64, 128}) {
     cases.push_back(in_turn(v4(extra_indexed(
         130, 64, indexed(66, {.name = "v4 turns", .query_tokens = 2, .heads = heads, .sink = true})))));

@@ -1,4 +1,4 @@
-// Draws shapes: those of models that are served, on one device or on a slice of tensor parallelism.
+// Draws shapes of served models, on one device or on one slice of tensor parallelism.
 #include <algorithm>
 #include <array>
 #include <cstdint>

@@ -13,6 +13,7 @@
 #include "io/file.h"
 #include "runtime/roof.h"
 #include "tools/bench_decode.h"
+#include "tools/kept_times.h"
 #include "tools/machine.h"
 #include "tools/progress.h"
 #include "tools/source_tree.h"
@@ -28,6 +29,7 @@ constexpr int kRepeats = 8, kRestMs = 10;
 
 struct TuneOptions {
   std::string json, costs;
+  std::string times;  // of an earlier run
   std::string filter;
   std::string gpu = "H200";  // with --list
   int seconds = kUsualSeconds;
@@ -71,17 +73,34 @@ Status no_filter_match(const std::string& filter) {
                       filter)};
 }
 
-int list_calls(const TuneOptions& options) {
-  const cost::Gpu* gpu = cost::find_gpu(options.gpu);
-  if (gpu == nullptr) {
-    std::string names;
-    for (const cost::Gpu& known : cost::kGpus)
-      names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
-    return fail(
-        {StatusCode::kInvalidArgument, fmt::format("--gpu is '{}'; {} are accepted", options.gpu, names)});
+const char* start_name(bool own) {
+  return own ? "FLASHLATENT_COSTS" : "built-in";
+}
+
+/// A GPU that is not at hand, with the table that it starts from.
+struct KnownGpu {
+  schedule::Workers workers;
+  cost::Table table;
+  bool own = false;  ///< Is the table one of its own?
+};
+/// `what` is called `name`: "--gpu".
+Result<KnownGpu> known_gpu(const std::string& what, const std::string& name) {
+  if (const Status status = cost::load_from_environment(); !status.ok()) return status;
+  if (const cost::Gpu* gpu = cost::find_gpu(name)) {
+    const schedule::Workers workers = cost::workers_of(*gpu);
+    const bool own = workers.costs != nullptr;  // by FLASHLATENT_COSTS
+    return KnownGpu{workers, own ? *workers.costs : cost::scaled_table(std::string(gpu->name), workers), own};
   }
-  const schedule::Workers workers = cost::workers_of(*gpu);
-  const cost::Table table = cost::scaled_table(std::string(gpu->name), workers);
+  std::string names;
+  for (const cost::Gpu& known : cost::kGpus)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
+  return Status{StatusCode::kInvalidArgument, fmt::format("{} is '{}'; {} are accepted", what, name, names)};
+}
+
+int list_calls(const TuneOptions& options) {
+  const Result<KnownGpu> gpu = known_gpu("--gpu", options.gpu);
+  if (!gpu.ok()) return fail(gpu.status());
+  const auto& [workers, table, own] = *gpu;
   const std::vector<TuneCase> cases = tune_cases(workers, table, options.filter);
   if (cases.empty()) return fail(no_filter_match(options.filter));
   std::vector<Entry> kept = entries_of(table);
@@ -98,7 +117,7 @@ int list_calls(const TuneOptions& options) {
       "\n{} calls of {} shapes on {}; their times depend on {} of {} constants. Those of cuts follow them, "
       "the "
       "others stay:\n",
-      calls, cases.size(), gpu->name, all - kept.size(), all);
+      calls, cases.size(), table.gpu, all - kept.size(), all);
   for (const std::string& line : by_place(kept)) fmt::print("  {}\n", line);
   return kRight;
 }
@@ -246,14 +265,13 @@ nlohmann::ordered_json to_json(const Measurements& all, const Tuned& tuned) {
   const auto ms = [](double nanoseconds) { return nanoseconds > 0 ? Json(nanoseconds * 1e-6) : Json(); };
   for (std::size_t i = 0; i < all.calls.size(); ++i) {
     const TimedCall& timed = all.timed[i];
-    results.push_back({{"name", timed.name},
-                       {"kernel", all.calls[i].call.kernel},
-                       {"ms", timed.timing.median},
-                       {"ms_min", timed.timing.least},
-                       {"ms_max", timed.timing.most},
-                       {"repeats", timed.timing.repeats},
-                       {"before_ms", ms(tuned.calls[i].before)},
-                       {"after_ms", ms(tuned.calls[i].after)}});
+    Json row = {{"name", timed.name}, {"kernel", all.calls[i].call.kernel}, {"ms", timed.timing.median}};
+    if (timed.timing.repeats > 0) {  // timed by this run
+      row.update(
+          {{"ms_min", timed.timing.least}, {"ms_max", timed.timing.most}, {"repeats", timed.timing.repeats}});
+    }
+    row.update({{"before_ms", ms(tuned.calls[i].before)}, {"after_ms", ms(tuned.calls[i].after)}});
+    results.push_back(std::move(row));
   }
   for (const auto& [name, why] : all.left_out) left_out.push_back({{"name", name}, {"why", why}});
   document["constants"] = std::move(constants);
@@ -276,9 +294,66 @@ Status no_gpu(const Status& why) {
                       why.message())};
 }
 
+/// Where the new table and what is said of it go.
+int write_table(const TuneOptions& options, const std::string& table, const std::string& said,
+                const std::string& gpu) {
+  if (options.costs.empty()) {
+    tell("{}", said);
+    fmt::print("{}", table);
+    return kRight;
+  }
+  const std::array<std::string_view, 1> pieces = {table};
+  if (const Status status = io::write_file(options.costs, pieces); !status.ok()) return fail(status);
+  fmt::print("{}", said);
+  fmt::print("{}: costs of {}; FLASHLATENT_COSTS={} has calls go by them\n", options.costs, gpu,
+             options.costs);
+  return kRight;
+}
+
+/// Fits times that an earlier run kept.
+int fit_again(const TuneOptions& options) {
+  const Result<KeptTimes> kept = read_times(options.times);
+  if (!kept.ok()) return fail(kept.status());
+  const Result<KnownGpu> gpu = known_gpu("the gpu of " + options.times, kept->gpu);
+  if (!gpu.ok()) return fail(gpu.status());
+  const auto& [workers, start, own] = *gpu;
+  Measurements all;
+  for (const TuneCase& c : tune_cases(workers, start, options.filter)) {
+    for (const KernelCall& call : c.calls) {
+      const auto found = kept->ms.find(name_of(c, call));
+      if (found != kept->ms.end()) {
+        all.timed.push_back({found->first, {.median = found->second}});
+        all.calls.push_back({call, found->second * 1e6});
+      } else {
+        all.left_out.emplace_back(name_of(c, call), "it was not timed");
+      }
+    }
+  }
+  if (all.calls.empty()) {
+    return fail({StatusCode::kInvalidArgument,
+                 fmt::format("{} has no time of a call that would be measured; `flashlatent tune --list` "
+                             "names these",
+                             options.times)});
+  }
+  const Tuned tuned = tune(start, all.calls, workers);
+  const std::string heading = fmt::format("# {} calls, fitted again by `{}`; source tree {}.\n",
+                                          all.calls.size(), command_line(), source_tree());
+  if (const int status =
+          write_table(options, heading + cost::to_text(tuned.table), report(all, tuned), tuned.table.gpu);
+      status != kRight) {
+    return status;
+  }
+  nlohmann::ordered_json document = {
+      {"source_tree", source_tree()}, {"command", command_line()}, {"start", start_name(own)}};
+  document.update(to_json(all, tuned));
+  if (const Status status = write_json(options.json, document); !status.ok()) return fail(status);
+  return kRight;
+}
+
 int run_tune(const TuneOptions& options) {
-  if (const Status status =
-          check_files_differ({{"--costs", options.costs, true}, {"--json", options.json, true}});
+  if (const Status status = check_files_differ({{"--costs", options.costs, true},
+                                                {"--json", options.json, true},
+                                                {"--times", options.times, false}});
       !status.ok()) {
     return fail(status);
   }
@@ -287,6 +362,7 @@ int run_tune(const TuneOptions& options) {
     return fail({StatusCode::kInvalidArgument,
                  "--json is -, and without --costs the table goes to stdout, too; add --costs FILE"});
   }
+  if (!options.times.empty()) return fit_again(options);
   Executor executor;
   executor.backend = Backend::kCuda;
   executor.device = options.device;
@@ -314,22 +390,13 @@ int run_tune(const TuneOptions& options) {
   }
   const Tuned tuned = tune(start, all->calls, *workers);
   const std::string table = text_of(tuned, machine, *all), said = report(*all, tuned);
-  if (options.costs.empty()) {
-    tell("{}", said);
-    fmt::print("{}", table);
-  } else {
-    const std::array<std::string_view, 1> pieces = {table};
-    if (const Status status = io::write_file(options.costs, pieces); !status.ok()) return fail(status);
-    fmt::print("{}", said);
-    fmt::print("{}: costs of {}; FLASHLATENT_COSTS={} has calls go by them\n", options.costs, tuned.table.gpu,
-               options.costs);
-  }
+  if (const int status = write_table(options, table, said, tuned.table.gpu); status != kRight) return status;
   nlohmann::ordered_json document = {
       {"machine", machine},
       {"source_tree", source_tree()},
       {"command", command_line()},
       {"roof", {{"read_tbps", roof->read_tbps}, {"matmul_tflops", roof->matmul_tflops}}},
-      {"start", own ? "FLASHLATENT_COSTS" : "built-in"}};
+      {"start", start_name(own)}};
   document.update(to_json(*all, tuned));
   if (const Status status = write_json(options.json, document); !status.ok()) return fail(status);
   return kRight;
@@ -348,17 +415,21 @@ void add_tune(CLI::App& app, Action& action) {
       ->capture_default_str();
   tune->add_option("--filter", options->filter, "Only kernels whose name contains this; others' costs stay")
       ->check(not_empty("kernel"));
-  CLI::Option* device =
-      tune->add_option("--device", options->device, "Which GPU; 0 if left out")->check(CLI::Range(0, 1023));
+  tune->add_option("--device", options->device, "Which GPU; 0 if left out")->check(CLI::Range(0, 1023));
   CLI::Option* list = tune->add_flag("--list", options->list,
                                      "Print the calls that would be measured and stop; needs no GPU");
   CLI::Option* gpu =
       tune->add_option("--gpu", options->gpu, "Whose calls: H100, H20, ..., or a driver's name")
           ->capture_default_str();
   gpu->needs(list);
-  for (const char* other : {"--costs", "--seconds"}) list->excludes(tune->get_option(other));
-  list->excludes(device);
+  CLI::Option* times = tune->add_option("--times", options->times,
+                                        "Fit the times that an earlier run wrote with --json; needs no GPU");
   add_json_option(*tune, options->json);
+  for (const char* other : {"--costs", "--times"}) list->excludes(tune->get_option(other));
+  for (const char* other : {"--seconds", "--device"}) {
+    list->excludes(tune->get_option(other));
+    times->excludes(tune->get_option(other));
+  }
   list->excludes(tune->get_option("--json"));
   tune->footer(
       "Starts from the built-in costs, scaled to this GPU, or from those of FLASHLATENT_COSTS. Files are "

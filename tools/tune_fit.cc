@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -16,15 +17,17 @@ namespace flashlatent::tools {
 
 namespace {
 
-// Errors in the sense of least squares: of a time, which is measured and modelled so well, and of a constant,
-// which is known so well before anything is measured.
-constexpr double kTimeError = 0.02, kStartError = 0.5;
+// Errors in the sense of least squares: of a time, which is modelled so well; of how much longer a kernel
+// takes than the fastest one, by which kernels are picked; and of a constant, which is known so well before
+// anything is measured. Chosen by cross-validation over the shapes of an H200's run (docs/log/plans.md).
+constexpr double kTimeError = 0.05, kPairError = 0.01, kStartError = 0.05;
+constexpr double kNearRival = 1.25;   // Slower kernels are not compared: their estimates need not be close.
 constexpr double kLinear = 0.05;      // From here on an error counts in proportion to itself.
 constexpr double kLeastScale = 1000;  // Nanoseconds: constants near 0 are no better known than this.
 constexpr double kLongestStep = 0.3, kShortestStep = 2e-3;
 constexpr double kLeastGain = 1e-3;  // Of the sum of squares, in a step.
 constexpr int kMostSteps = 20, kMostHalvings = 4;
-// A block takes a time; it shrinks and grows by so much at most.
+// The fit may shrink and grow the time of a block by these factors at most.
 constexpr double kLeastOfBlock = 0.25, kMostOfBlock = 4;
 // To see on which constants a time depends.
 constexpr double kProbe = 0.03, kLeastProbe = 20;
@@ -127,6 +130,8 @@ struct Row {
   const KernelCall* call;
   schedule::Geometry cut;  ///< As it was measured.
   double target;
+  /// The fastest row of the same shape, if this one is not much slower; itself: none.
+  std::size_t rival = 0;
   bool known = false;  ///< Has a table cut it in this way?
   // Where this was so last: what the model said, at these values of the constants with slopes.
   double said = 0;
@@ -190,7 +195,7 @@ class Fit {
     return table;
   }
 
-  /// Of an unknown: how many calls depend on it.
+  /// For each unknown, how many calls depend on it.
   std::vector<int> uses() const {
     std::vector<int> uses(unknowns_.size());
     for (const Row& row : rows_) {
@@ -215,6 +220,7 @@ class Fit {
     if (is_block(unknowns_[j]) && first_[j] > 0) {
       value = std::clamp(value, kLeastOfBlock * first_[j], kMostOfBlock * first_[j]);
     }
+    if (!cost::fields()[unknowns_[j].field].may_be_negative) value = std::max(value, 1.0);
     // 0 is no constant in a table.
     auto rounded = static_cast<std::int32_t>(std::lround(value));
     if (rounded == 0) rounded = first_[j] < 0 ? -1 : 1;
@@ -286,7 +292,7 @@ class Fit {
           row.slopes.push_back({j, slope});
           row.at.push_back(values_[j]);
         }
-        // Of several times of a block another one may come to be the longest.
+        // A block has several times, and another one of them may become the longest.
         if (slope != 0 || is_block(unknowns_[j])) likely.push_back(j);
       }
       if (!row.known) row.likely = std::move(likely);
@@ -294,14 +300,37 @@ class Fit {
     }
   }
 
+  /// What ought to be 0, over how well it is known: of a row, or of a row beside its rival.
+  struct Residual {
+    double error, deviation;
+    std::size_t row, rival;  ///< The same: of a row alone.
+  };
+  std::vector<Residual> residuals(const std::vector<double>& words) const {
+    std::vector<Residual> all;
+    const auto error = [&](std::size_t i) { return words[i] / rows_[i].target - 1; };
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      if (words[i] < 0) continue;
+      all.push_back({error(i), kTimeError, i, i});
+      const std::size_t rival = rows_[i].rival;
+      if (rival != i && words[rival] >= 0) all.push_back({error(i) - error(rival), kPairError, i, rival});
+    }
+    return all;
+  }
+
+  /// How the error of a row changes with each unknown over its scale.
+  void add_slopes(std::size_t row, double factor, std::vector<std::pair<std::size_t, double>>& slopes) const {
+    for (const Slope& s : rows_[row].slopes) {
+      slopes.emplace_back(s.unknown, factor * s.slope * scales_[s.unknown] / rows_[row].target);
+    }
+  }
+
   static double weight_of(double error) { return std::min(1.0, kLinear / std::max(std::abs(error), 1e-9)); }
 
   double error_of(const std::vector<double>& words) const {
     double sum = 0;
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      if (words[i] < 0) continue;
-      const double error = words[i] / rows_[i].target - 1, far = std::abs(error);
-      sum += (far <= kLinear ? far * far : kLinear * (2 * far - kLinear)) / (kTimeError * kTimeError);
+    for (const Residual& r : residuals(words)) {
+      const double far = std::abs(r.error);
+      sum += (far <= kLinear ? far * far : kLinear * (2 * far - kLinear)) / (r.deviation * r.deviation);
     }
     for (std::size_t j = 0; j < values_.size(); ++j) {
       const double moved = (values_[j] - first_[j]) / scales_[j] / kStartError;
@@ -310,7 +339,7 @@ class Fit {
     return sum;
   }
 
-  /// Of the constants over their scales; `right`: what the matrix times a step should be.
+  /// The normal matrix, in constants over their scales; `right`: what the matrix times a step should be.
   std::vector<std::vector<double>> normal_matrix(std::vector<double>& right) const {
     const std::size_t n = unknowns_.size();
     std::vector<std::vector<double>> matrix(n, std::vector<double>(n));
@@ -319,17 +348,15 @@ class Fit {
       matrix[j][j] = 1 / (kStartError * kStartError);
       right[j] = -(values_[j] - first_[j]) / scales_[j] / (kStartError * kStartError);
     }
-    const std::vector<double> now = words();
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      if (now[i] < 0) continue;
-      const double target = rows_[i].target, error = now[i] / target - 1;
-      const double weight = weight_of(error) / (kTimeError * kTimeError);
-      for (const Slope& a : rows_[i].slopes) {
-        const double of_a = a.slope * scales_[a.unknown] / target;
-        right[a.unknown] -= weight * of_a * error;
-        for (const Slope& b : rows_[i].slopes) {
-          matrix[a.unknown][b.unknown] += weight * of_a * b.slope * scales_[b.unknown] / target;
-        }
+    std::vector<std::pair<std::size_t, double>> slopes;
+    for (const Residual& r : residuals(words())) {
+      slopes.clear();
+      add_slopes(r.row, 1, slopes);
+      if (r.rival != r.row) add_slopes(r.rival, -1, slopes);
+      const double weight = weight_of(r.error) / (r.deviation * r.deviation);
+      for (const auto& [a, of_a] : slopes) {
+        right[a] -= weight * of_a * r.error;
+        for (const auto& [b, of_b] : slopes) matrix[a][b] += weight * of_a * of_b;
       }
     }
     return matrix;
@@ -349,6 +376,45 @@ class Fit {
   const Followers followers_;
   std::vector<double> values_, first_, scales_;
 };
+
+/// The table with each kernel's constants `entries` times one factor, by which its calls took longer in the
+/// middle. So the fit begins near another machine's costs, and its constants need not be far from where they
+/// began.
+cost::Table level(cost::Table table, const std::vector<Entry>& entries, const std::vector<Row>& rows,
+                  const schedule::Workers& workers) {
+  std::map<std::string_view, std::vector<double>> ratios;
+  for (const Row& row : rows) {
+    const auto said = predict(*row.call, workers, &table);
+    if (said && is_same_cut(said->cut, row.cut)) ratios[row.call->kernel].push_back(row.target / said->time);
+  }
+  for (auto& [kernel, all] : ratios) {
+    const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+    std::nth_element(all.begin(), middle, all.end());
+    for (const Entry& entry : entries) {
+      if (kernel != cost::kKernelNames[static_cast<std::size_t>(cost::kPlaces[entry.place].kernel)]) continue;
+      std::int32_t& constant = entry.in(table);
+      const auto scaled = static_cast<std::int32_t>(std::lround(constant * *middle));
+      constant = scaled != 0 ? scaled : constant;
+    }
+  }
+  return table;
+}
+
+/// Pairs rows with the fastest of their shape.
+void set_rivals(std::vector<Row>& rows) {
+  const auto same_shape = [](const KernelCall& a, const KernelCall& b) {
+    return a.problem == b.problem && a.purpose == b.purpose;
+  };
+  for (std::size_t first = 0, last = 0; first < rows.size(); first = last) {
+    std::size_t fastest = first;
+    for (last = first; last < rows.size() && same_shape(*rows[first].call, *rows[last].call); ++last) {
+      if (rows[last].target < rows[fastest].target) fastest = last;
+    }
+    for (std::size_t i = first; i < last; ++i) {
+      if (rows[i].target < kNearRival * rows[fastest].target) rows[i].rival = fastest;
+    }
+  }
+}
 
 /// The entries on which the model's word of a call depends.
 std::vector<bool> used_by(const KernelCall& call, const schedule::Workers& workers, const cost::Table& table,
@@ -454,13 +520,15 @@ Tuned tune(const cost::Table& start, std::span<const MeasuredCall> calls, const 
   for (const MeasuredCall& measured : calls) {
     const auto held = predict(measured.call, workers, workers.costs);
     if (!held) continue;
-    rows.push_back({.call = &measured.call, .cut = held->cut, .target = measured.nanoseconds});
+    rows.push_back(
+        {.call = &measured.call, .cut = held->cut, .target = measured.nanoseconds, .rival = rows.size()});
     for (const Said said : {Said::kTime, Said::kForCut}) {
       const std::vector<bool> used = used_by(measured.call, workers, start, entries, said);
       std::vector<bool>& all = said == Said::kTime ? by_time : by_cut;
       for (std::size_t j = 0; j < used.size(); ++j) all[j] = all[j] || used[j];
     }
   }
+  set_rivals(rows);
   // A block takes the longest of several constants: each of these may come to be it.
   const std::vector<bool> times_now = by_time, cuts_now = by_cut;
   for (std::size_t j = 0; j < entries.size(); ++j) {
@@ -477,7 +545,7 @@ Tuned tune(const cost::Table& start, std::span<const MeasuredCall> calls, const 
     if (by_time[j]) of_times.push_back(entries[j]);
     if (!by_time[j] && by_cut[j] && is_block(entries[j])) of_cuts.push_back(entries[j]);
   }
-  Fit times(start, of_times, rows, Said::kTime, workers);
+  Fit times(level(start, of_times, rows, workers), of_times, rows, Said::kTime, workers);
   times.run();
   // Then blocks that only cuts go by: an estimate for cuts changes as the time did.
   for (Row& row : rows) {

@@ -20,8 +20,8 @@ const char* to_string(Backend backend);
 /// The backend of that name. kInvalidArgument if there is none.
 Result<Backend> backend_from_name(std::string_view name);
 
-/// Where and how a call runs. Size queries, plan and decode of one step take the same one, since the device,
-/// the number of threads and the kernel decide how work is cut.
+/// Where and how a call runs. Size queries, plan and decode of one step take the same executor, since the
+/// device, the number of threads and the kernel decide how work is cut.
 struct Executor {
   Backend backend = Backend::kCpu;
   int device = 0;          ///< CUDA: device ordinal.

@@ -1,7 +1,7 @@
 // Checks the values of lengths and page numbers. decode() clamps lengths and skips pages that are out of
-// range; these functions report them. Plan::with_check_inputs() makes them a part of its decode(), and the
-// environment variable FLASHLATENT_CHECK_INPUTS=1 a part of every decode() and sparse_prefill() of the
-// process.
+// range; these functions report them. A plan from Plan::with_check_inputs() calls them in its decode(); with
+// the environment variable FLASHLATENT_CHECK_INPUTS=1 every decode() and sparse_prefill() of the process
+// does.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +24,13 @@ enum class InputArgument : std::int32_t {
   /// Entries whose tokens a query token can see: less than the cache's pages. A negative entry is legal: its
   /// tokens are skipped.
   kBlockTable,
-  kExtraCacheSeqlens,  ///< As kCacheSeqlens; likewise below, for the extra cache.
+  kExtraCacheSeqlens,  ///< As kCacheSeqlens and so on, for the extra cache.
   kExtraTopkLength,
   kExtraBlockTable,
 };
 
-/// The first value that is not accepted: that of the first argument (in InputArgument's order), then of the
-/// lowest request, then of the lowest index. The layout in memory is the same on every backend.
+/// The first value that is not accepted, in the order of InputArgument, then of requests, then of indices.
+/// The layout in memory is the same on every backend.
 struct InputOffence {
   InputArgument argument = InputArgument::kNone;
   std::int32_t request = 0;

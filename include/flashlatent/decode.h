@@ -26,13 +26,13 @@ struct DecodeInputs {
   ConstTensorView q;  ///< (batch, s_q, h_q, qk_dim), or ragged (total tokens, h_q, qk_dim);
                       ///< Query::e4m3: uint8.
   /// Optional, only with a latent cache and qk_dim 576 or 320: the last 64 columns of the query. q then has
-  /// the first 512 or 256, so that an engine's two tensors need no concatenation. (..., 64), otherwise of q's
-  /// shape and dtype, with strides of its own. The bits of the result are those of one tensor.
+  /// the first 512 or 256 columns, so an engine's two tensors need no concatenation. Shape (..., 64), else
+  /// q's shape and dtype; any strides. Results have the same bits as with one tensor.
   ConstTensorView q_rope;
   /// q's dtype (pages, page_size, h_kv, qk_dim). kE4m3: uint8 (pages, page_size, 1, qk_dim). Formats of a
   /// token's bytes: uint8 (pages, page_size, 1, 656, 584, 528 or 288). Where a page's scales follow its data
-  /// (kFp8_584, ScalePlace::kPage) it is as latent_pages() (kv_cache.h) makes it: the token stride is the
-  /// last dimension, the page stride a multiple of 16 and at least least_page_stride().
+  /// (kFp8_584, ScalePlace::kPage) the view is one that latent_pages() (kv_cache.h) makes: the token stride
+  /// is the last dimension, the page stride a multiple of 16 and at least least_page_stride().
   ConstTensorView kv_cache;
   /// int32 (batch, max_pages), not sparse: the page table. Entries past a request's pages are never read.
   /// Tokens of an entry that is negative, or not less than the cache's pages, are skipped.
@@ -51,8 +51,8 @@ struct DecodeInputs {
                                  ///< [cu_seqlens_q[i], cu_seqlens_q[i + 1]) of q, at most s_q. From 0 to
                                  ///< the total, never falling; on the CPU anything else is refused, on
                                  ///< CUDA tokens past s_q or the total are left out.
-  ConstTensorView attn_sink;     ///< fp32 (h_q), only with Options::attn_sink: out is scaled by
-                                 ///< exp(lse) / (exp(lse) + exp(sink)); lse stays. +-inf are legal.
+  ConstTensorView attn_sink;     ///< fp32 (h_q), only with Options::attn_sink: out is scaled by exp(lse) /
+                                 ///< (exp(lse) + exp(sink)); lse does not change. +-inf are legal.
 
   // Only with KvLayout::kSeparate and kPacked, instead of kv_cache.
   ConstTensorView key_cache;  ///< q's dtype; kE4m3: uint8. Separate (pages, page_size, h_kv, qk_dim),
@@ -72,16 +72,16 @@ struct DecodeInputs {
   ConstTensorView extra_indices;      ///< int32 (batch, s_q, extra topk), as indices.
   ConstTensorView extra_topk_length;  ///< int32 (batch) or (batch, s_q), optional, as topk_length.
   ConstTensorView extra_block_table;  ///< int32 (batch, extra max_pages), as block_table.
-  /// int32 (batch), clamped as cache_seqlens. Or (batch, s_q) where query tokens see different numbers of
-  /// tokens; q must not be ragged then. There is no causal mask on the extra cache.
+  /// int32 (batch), clamped as cache_seqlens. Or, if q is not ragged, (batch, s_q): query tokens may see
+  /// different numbers of tokens. There is no causal mask on the extra cache.
   ConstTensorView extra_cache_seqlens;
 };
 
 /// All rows of all query tokens are written. Query tokens that a ragged request does not have get the lse of
 /// empty rows.
 struct DecodeOutputs {
-  TensorView out;  ///< (batch, s_q, h_q, v_dim) or ragged (total tokens, h_q, v_dim), q's dtype, bf16 if
-                   ///< that is e4m3. 0 for an empty row.
+  TensorView out;  ///< (batch, s_q, h_q, v_dim) or ragged (total tokens, h_q, v_dim), q's dtype, or bf16 if q
+                   ///< is e4m3. 0 for an empty row.
   TensorView lse;  ///< fp32 (batch, h_q, s_q), any strides, natural logarithm. Options::empty_lse for an
                    ///< empty row.
 };
@@ -91,7 +91,7 @@ struct PlanLengths {
   ConstTensorView cache;  ///< DecodeInputs::cache_seqlens. Sparse: topk_length, absent if the call has none.
   /// With Cache::extra: extra_cache_seqlens. Indexed: extra_topk_length, absent if the call has none.
   ConstTensorView extra;
-  /// With ragged queries: DecodeInputs::cu_seqlens_q, optional. It counts where each query token is an item
+  /// With ragged queries: DecodeInputs::cu_seqlens_q, optional. It matters where each query token is an item
   /// of the schedule (two caches, a window over a latent cache): without it a plan assumes s_q query tokens
   /// for each request.
   ConstTensorView cu_seqlens_q;
@@ -108,12 +108,12 @@ struct PlanLengths {
 PlanLengths lengths_of(const DecodeProblem& problem, const DecodeInputs& inputs);
 
 /// The problem that these tensors pose, with `options`. The tensors decide:
-/// - a uint8 kv_cache is kFp8_656, kFp8_584 or kE4m3 by its last dimension; one of 528 or 288 is what
-///   `format` says, which is refused where it says nothing;
-/// - a uint8 extra_kv_cache has the format of kv_cache, or the one that `extra_format` says; of 288 bytes
+/// - a uint8 kv_cache is kFp8_656, kFp8_584 or kE4m3 by its last dimension; with 528 or 288 it has the format
+///   that `format` names, and is refused if `format` names none;
+/// - a uint8 extra_kv_cache has the format of kv_cache, or the one that `extra_format` names; with 288 bytes
 ///   beside kMxfp8_528 it is kNvfp4_288;
 /// - a uint8 key_cache is kE4m3, and one of rank 5 is kPacked;
-/// - a uint8 q is e4m3; with q_rope, both have qk_dim's columns together;
+/// - a uint8 q is e4m3; q and q_rope together have qk_dim columns;
 /// - `indices` make the problem sparse; extra_kv_cache gives it an extra cache;
 /// - attn_sink and alibi_slopes set their options.
 /// `v_dim` is the value's dimension of a latent cache; beside key_cache it is not read. Errors:
@@ -123,16 +123,16 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
                                     std::optional<KvFormat> extra_format = {});
 
 /// Upper bounds in bytes. They depend on shapes, the device and (CPU) the number of threads, never on
-/// lengths, so callers can allocate once, for the largest batch. Align both buffers to 256 bytes. Errors:
+/// lengths. So callers can allocate once, for the largest batch. Align both buffers to 256 bytes. Errors:
 /// kInvalidArgument (a field of the problem out of its range), kUnsupported (no kernel takes it),
 /// kUnavailable.
 Result<std::size_t> plan_bytes(const DecodeProblem& problem, const Executor& executor);
 Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor& executor);
 
-/// Schedules one step into `plan`: which part does which blocks of which request, and where partial results
-/// go. On CUDA this is one kernel launch (two with Options::shard). A CUDA graph can capture it and plans on
-/// replay for the lengths that are then in `lengths`. A plan stays right, if not balanced, when lengths
-/// change after it was made, with shared prefixes too. The one exception is batch_invariant: plan again then.
+/// Schedules one step into `plan`: which part has which blocks of which request, and where partial results
+/// go. On CUDA this is one kernel launch (two with Options::shard). A CUDA graph can capture it; each replay
+/// plans for the lengths that are then in `lengths`. A plan stays right when lengths change after it was
+/// made, if not balanced, with shared prefixes too. The one exception is batch_invariant: then plan again.
 /// Errors: those of plan_bytes(), kInvalidArgument (lengths, alignment), kExhausted (`plan` is too small),
 /// kInternal (a launch failed).
 Status plan(const DecodeProblem& problem, const PlanLengths& lengths, Memory plan, const Executor& executor);
@@ -144,15 +144,15 @@ struct HostPages {
 };
 
 /// plan() with Options::prefix_sharing. Finds requests whose page tables begin alike, in whole blocks of 64
-/// tokens and without their query tokens' own. Where it pays they attend to those tokens together, as a
-/// group, in decode(); describe_plan() shows the groups. Without `pages`, or with prefix_sharing off, there
-/// are no groups.
+/// tokens and without their query tokens' own. Where sharing pays, these requests attend to the common tokens
+/// together, as a group, in decode(); describe_plan() shows the groups. Without `pages`, or with
+/// prefix_sharing off, there are no groups.
 ///
-/// The plan keeps the groups: a graph that has captured this call replays with them and with the lengths then
-/// in `lengths`. The plan is right for other lengths as long as each request that is long enough for its
-/// group's prefix still has the prefix's pages. A request that became shorter, or some of whose query tokens
-/// no longer see all of the prefix, attends to all of its tokens by itself. Errors: those of plan(),
-/// kInvalidArgument (pages, by name).
+/// The plan keeps the groups: a graph that has captured this call replays with these groups and with the
+/// lengths that are then in `lengths`. The plan is right for other lengths as long as each request that is
+/// long enough for its group's prefix still has the prefix's pages. A request that became shorter, or some of
+/// whose query tokens no longer see all of the prefix, attends to all of its tokens by itself. Errors: those
+/// of plan(), kInvalidArgument (pages, by name).
 Status plan(const DecodeProblem& problem, const PlanLengths& lengths, const HostPages& pages, Memory plan,
             const Executor& executor);
 
@@ -164,8 +164,8 @@ Result<std::string> running_kernel(const DecodeProblem& problem, const DecodeInp
 
 /// Runs one layer of the step that `plan` was made for, with the same problem and executor. `plan` is only
 /// read. `workspace` holds nothing from one call to the next, but serves one call at a time: on a GPU the
-/// CTAs of a call report their progress to each other there. If a call or copy on another stream writes there
-/// meanwhile, results may be wrong or the call may never end. Errors: those of plan_bytes(), kUnsupported
+/// CTAs of a call report their progress to each other in it. If a call or copy on another stream writes to it
+/// meanwhile, results may be wrong, or the call may never end. Errors: those of plan_bytes(), kUnsupported
 /// (the kernel that the executor names cannot read or write the tensors as they lie), kInvalidArgument (a
 /// tensor that does not fit the problem, by name; alignment; on the CPU a plan of another problem),
 /// kExhausted (a buffer is too small), kInternal (a launch failed). Nothing is written before any error but

@@ -1,7 +1,7 @@
-// The edges of an attention layer: queries normalised and rotated on their way in, outputs rotated back and
-// cast to FP8 on their way out (DeepSeek V4 and V4.1, whose values carry RoPE); what is done to new tokens
-// before they are stored, by append_latent() and append_index_keys(). Enqueued on the executor's stream; no
-// device memory is allocated.
+// The edges of an attention layer (DeepSeek V4 and V4.1, whose values carry RoPE): queries are normalised and
+// rotated before attention, outputs are rotated back and cast to FP8 after it; append_latent() and
+// append_index_keys() normalise and rotate new tokens before they store them. All is enqueued on the
+// executor's stream; no device memory is allocated.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct Rotation {
   bool present() const { return positions.present() || table.present(); }
 };
 
-/// Which columns a rotation of as many columns as its table has turns.
+/// Which columns a rotation turns, as many as its table has.
 enum class RotaryColumns : std::uint8_t { kLast, kFirst };
 
 /// A norm in fp32 over a token's columns: with epsilon above 0 x / sqrt(mean(x^2) + epsilon) * weight (RMS
@@ -50,10 +50,10 @@ struct TokenNorm {
   bool present() const { return epsilon != 0 || weight.present() || bias.present(); }
 };
 
-/// Where a new token is rounded to 16 bits before it is stored: to its own dtype, to bf16 if that is fp32.
+/// Where a new token is rounded to 16 bits before it is stored: to its own dtype, or to bf16 if it is fp32.
 enum class TokenRounding : std::uint8_t {
-  /// As vLLM does. mxfp8_528, nvfp4_288, fp8_528: after the norm. Other formats and index keys: quantised
-  /// elements before they are quantised, and tokens of 16 bits after the norm, too.
+  /// As vLLM does. mxfp8_528, nvfp4_288, fp8_528: after the norm. Other formats and index keys: before
+  /// quantised elements are quantised, and for tokens of 16 bits after the norm, too.
   kEngine,
   kOnce,  ///< Nowhere: fp32 up to what is stored.
 };
@@ -63,9 +63,10 @@ struct TokenEdges {
   TokenNorm norm;
   /// positions (n). With positions and without a table nothing is rotated, and `ratio` counts by them.
   Rotation rotate;
-  RotaryColumns columns = RotaryColumns::kLast;  ///< Latents rotate their last ones.
-  /// Above 1: of `ratio` positions one token is stored, where (position + 1) % ratio = 0, and rotated by the
-  /// first of them, position + 1 - ratio. Other tokens, and those of negative positions, are skipped.
+  RotaryColumns columns = RotaryColumns::kLast;  ///< Latents rotate their last columns.
+  /// Above 1: one token is stored for every `ratio` positions, the one with (position + 1) % ratio = 0. It is
+  /// rotated by the first of these positions, position + 1 - ratio. Other tokens, and tokens of negative
+  /// positions, are skipped.
   std::int64_t ratio = 1;
   TokenRounding rounding = TokenRounding::kEngine;
 
@@ -82,8 +83,8 @@ struct TokenEdges {
 Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rotate, const TensorView& out,
                        const Executor& executor);
 
-/// An output in FP8, in the layout that DeepGEMM's grouped product on Hopper takes. Heads are in `groups`
-/// consecutive runs, which are the groups of the projection behind attention.
+/// An output in FP8, in the layout that DeepGEMM's grouped product on Hopper takes. Heads form `groups`
+/// consecutive runs, the groups of the projection behind attention.
 struct Fp8Output {
   /// uint8 (tokens, groups, h_q / groups * v_dim), e4m3; any strides but the innermost. Engines keep (groups,
   /// tokens, ...) in memory and pass its transposed view. Absent: no FP8 output.

@@ -43,27 +43,27 @@ struct IndexTopkInputs {
   /// uint8 (pages, page_bytes): page_bytes holds a page of keys. The page stride is a multiple of 16 bytes.
   ConstTensorView index_cache;
   ConstTensorView block_table;  ///< int32 (batch, max_pages). A page that does not exist has no tokens.
-  /// int32 (batch): cached tokens of a request, with causal those behind its query tokens included. Or, not
-  /// causal, (batch, s_q): the tokens that each query token sees. Ragged and not causal it is one number for
-  /// each query token. What a query token sees is clamped to the page table's reach.
+  /// int32 (batch): cached tokens of a request; with causal these include its query tokens' own. Or, not
+  /// causal, (batch, s_q): how many tokens each query token sees. Ragged and not causal: one number for each
+  /// query token. What a query token sees is clamped to the page table's reach.
   ConstTensorView cache_seqlens;
   ConstTensorView cu_seqlens_q;  ///< int32 (batch + 1), optional: where each request's query tokens begin.
-  /// int32 (batch, s_q, n), optional: only the tokens of these blocks of candidate_block tokens are looked
-  /// at. Blocks that are negative or past the end have none. A block that is named twice counts twice.
+  /// int32 (batch, s_q, n), optional: only the tokens of these blocks of candidate_block tokens are scored.
+  /// Blocks that are negative or past the end have no tokens. A block that is named twice counts twice.
   ConstTensorView candidates;
   /// int32 (batch, columns), optional: token p becomes slot_table[p / slot_page_size] * slot_page_size + p %
   /// slot_page_size; -1 if that entry does not exist or is negative.
   ConstTensorView slot_table;
 };
 
-/// The chosen tokens of a query token come in the order of their positions, with candidates in the order of
-/// these. Of tokens with equal scores the first ones are chosen.
+/// The chosen tokens of a query token are in the order of their positions, or with candidates in the order of
+/// the candidates. Among tokens with equal scores the first ones are chosen.
 struct IndexTopkOutputs {
   TensorView indices;  ///< int32 (batch, s_q, topk): positions or slots, then -1.
   TensorView counts;   ///< int32 (batch, s_q), optional: how many are chosen.
   TensorView scores;   ///< fp32 (batch, s_q, topk), optional: the scores of the chosen, then -inf.
   /// fp32 (batch, s_q, max_pages * page_size, or n * candidate_block), optional, for tests: the score of
-  /// every token; -inf where a query token sees none.
+  /// every token; -inf for tokens that a query token does not see.
   TensorView all_scores;
   /// int32 (batch, s_q, n), optional, not with candidates: the n best blocks of candidate_block tokens in the
   /// order of their positions, then -1. A block's score is that of its best token; the newest block is always
@@ -86,25 +86,24 @@ Result<std::size_t> index_topk_workspace_bytes(const IndexTopkInputs& inputs, co
 
 /// For each query token and each key t that it sees:
 ///   score(t) = scale(t) * sum over heads of weights_h * relu(q_h . k_t)
-/// and the topk tokens of the highest scores; all of them if there are no more. A NaN score counts as -inf.
-/// The set is exact for the scores that the call computes, and these depend on nothing but the query token
-/// and the key: the same in every run and in every batch.
-/// `workspace` is aligned to 256 bytes and holds nothing from one call to the next. On CUDA the call only
-/// enqueues launches, which a graph can capture; lengths are read on the device.
-/// Errors: kInvalidArgument (a tensor or option that does not fit, by name), kUnsupported (the backend does
-/// not take it; says why), kUnavailable, kExhausted (`workspace` is too small); after any of them nothing was
-/// written.
+/// Chosen are the topk tokens of the highest scores, or all if there are no more than topk. A NaN score
+/// counts as -inf. The set is exact for the scores that the call computes. A score depends only on the query
+/// token and the key: it is the same in every run and in every batch. `workspace` is aligned to 256 bytes and
+/// holds nothing from one call to the next. On CUDA the call only enqueues launches, which a graph can
+/// capture; lengths are read on the device. Errors: kInvalidArgument (a tensor or option that does not fit,
+/// by name), kUnsupported (the backend does not take it; says why), kUnavailable, kExhausted (`workspace` is
+/// too small); after any of them nothing was written.
 Status index_topk(const IndexTopkInputs& inputs, const IndexTopkOutputs& outputs,
                   const IndexTopkOptions& options, Memory workspace, const Executor& executor);
 
-/// Where ranks share a context: the best of each rank's best. For each query token:
+/// Where ranks share a context: the best of all ranks' best tokens. For each query token:
 ///   scores   fp32 (ranks, batch, s_q, topk), each rank's IndexTopkOutputs::scores, -inf behind
 ///   counts   int32 (ranks, batch, s_q): how many of them each rank has
 ///   indices  int32 (batch, s_q, topk), those of rank `rank`
 ///   out      int32 (batch, s_q, topk): the ones among `indices` that belong to the topk best of all ranks,
 ///            in their order, then -1
 ///   out_counts  int32 (batch, s_q), optional: how many
-/// Of equal scores those of lower ranks come first, then the earlier ones. NaN counts as -inf.
+/// Among equal scores lower ranks come first, then earlier tokens. NaN counts as -inf.
 Status merge_topk(const ConstTensorView& scores, const ConstTensorView& counts,
                   const ConstTensorView& indices, int rank, const TensorView& out,
                   const TensorView& out_counts, const Executor& executor);
@@ -119,8 +118,8 @@ Status merge_topk(const ConstTensorView& scores, const ConstTensorView& counts,
 /// 2^-126) / 6)) over 32 elements, where amax is the largest magnitude of the finite elements. Elements are
 /// rounded to the nearest, ties to even. e4m3: NaN and infinity become NaN. e2m1 has neither: the scale of
 /// their 32 elements becomes NaN. All backends write the same bytes. A slot past the cache's end is refused
-/// on the CPU, before anything is written, and skipped on CUDA. Two keys for one slot: the cache gets one of
-/// them on CUDA, the later one on the CPU. Errors as in kv_cache.h.
+/// on the CPU, before anything is written, and skipped on CUDA. If two keys have one slot, the CPU keeps the
+/// later one, CUDA either. Errors as in kv_cache.h.
 Status append_index_keys(const ConstTensorView& keys, const ConstTensorView& slot_mapping,
                          const TensorView& index_cache, IndexFormat format, int page_size,
                          const Executor& executor, const TokenEdges& edges = {});

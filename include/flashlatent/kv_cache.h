@@ -9,21 +9,20 @@
 //   mxfp8_528, nvfp4_288, fp8_528   uint8 (pages, page_size, 1, 528 or 288)
 // dtype and last dimension tell the first ones apart. For a last dimension of 528 or 288 the CacheFormat says
 // the format and, of mxfp8_528 and nvfp4_288, where scales lie. With ScalePlace::kPage the view stands for
-// whole pages, as latent_pages() makes it.
-// Tensors are on the executor's device. The innermost stride is 1; other strides are free. What is read and
-// what is written do not overlap: views are compared by the addresses that they cover, and views with the
-// same strides may be interleaved (layers of one tensor, keys beside values).
-// Errors: kInvalidArgument (a tensor that does not fit, by name, with what would), kUnavailable, kInternal (a
-// launch failed).
+// whole pages, as latent_pages() makes it. Tensors are on the executor's device. The innermost stride is 1;
+// other strides are free. A view that is written may not overlap one that is read: views are compared by the
+// addresses that they cover, but views with the same strides may be interleaved (layers of one tensor, keys
+// beside values). Errors: kInvalidArgument (a tensor that does not fit, by name, with what would),
+// kUnavailable, kInternal (a launch failed).
 //
 // All backends round to the same bits. amax is the largest magnitude of a group's finite elements.
 //   fp8_656, fp8_528     a group of 128 has the scale 2^ceil(log2(max(amax / 448, 1e-4)))
 //   fp8_584, mxfp8_528   a group of 64 or 32 has the scale 2^ceil(log2(max(amax, 1e-4) / 448))
 //   nvfp4_288            a group of 16 has the scale e4m3(clamp(amax / 6, 2^-9, 448))
 // CacheFormat::floor changes what 1e-4 bounds. An element is x / scale rounded to the nearest e4m3 or e2m1,
-// ties to even; magnitudes beyond 448 (e2m1: 6) become that. In e4m3 NaN and infinity become NaN (0x7F). e2m1
-// has neither: infinity becomes 6 of its sign, and NaN 0. In an e4m3 cache an element is x / scale with the
-// cache's scale. The byte behind a token's scales of fp8_584 becomes 0, and bytes between pages are left
+// ties to even; magnitudes beyond 448 (e2m1: 6) become 448 (6). In e4m3 NaN and infinity become NaN (0x7F).
+// e2m1 has neither: infinity becomes 6 of its sign, and NaN 0. In an e4m3 cache an element is x / scale with
+// the cache's scale. The byte behind a token's scales in fp8_584 becomes 0, and bytes between pages are left
 // alone.
 #pragma once
 
@@ -35,13 +34,14 @@
 
 namespace flashlatent {
 
-/// The least bytes from one page of `page_size` tokens to the next, in a format of a token's bytes. fp8_584:
-/// 584 bytes a token, rounded up to a multiple of 576. 0 for kPlain and kE4m3.
+/// The least number of bytes from one page of `page_size` tokens to the next, in a format whose tokens are
+/// bytes. fp8_584: 584 bytes a token, rounded up to a multiple of 576. 0 for kPlain and kE4m3.
 std::int64_t least_page_stride(KvFormat format, std::int64_t page_size);
 
 /// A view (pages, page_size, 1, bytes of a token) of a cache's bytes, uint8 (pages, page_bytes), in a format
-/// of a token's bytes. Where scales follow a page's data its rows are not tokens (docs/kv-cache-formats.md).
-/// kInvalidArgument: another rank or dtype, too few bytes a page, kPlain or kE4m3.
+/// whose tokens are bytes. Where scales follow a page's data the view's rows are not tokens
+/// (docs/kv-cache-formats.md). kInvalidArgument: another rank or dtype, too few bytes a page, kPlain or
+/// kE4m3.
 Result<TensorView> latent_pages(const TensorView& bytes, std::int64_t page_size, KvFormat format);
 Result<ConstTensorView> latent_pages(const ConstTensorView& bytes, std::int64_t page_size, KvFormat format);
 
@@ -57,17 +57,17 @@ Result<ConstTensorView> latent_pages(const ConstTensorView& bytes, std::int64_t 
 ///                 columns are multiples of 8, at most 1,024 in all. A position outside of the table: the CPU
 ///                 refuses it, on CUDA the rotated columns are stored as NaN is.
 /// A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA, where
-/// slots are not read by the host. Two tokens for one slot: the cache gets one of them on CUDA, the later one
-/// on the CPU.
+/// the host does not read slots. If two tokens have one slot, the CPU keeps the later one; on CUDA the slot
+/// may get elements of both.
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
                      const Executor& executor, const ConstTensorView& kv_scale = {},
                      const CacheFormat& format = {}, const TokenEdges& edges = {});
 
 /// Converts a whole cache into another with the same pages, page size, heads and number of elements, from any
-/// format to any other. Elements become fp32 (element * scale, rounded to it) and are written from there;
-/// fp8_656 has 576 elements. Between caches of one format (and one e4m3 scale) tokens are copied, their
-/// scales to where they lie in `to`.
+/// format to any other. Elements become fp32 (element * scale, rounded) and are written from there; fp8_656
+/// has 576 elements. Between caches of one format (and one e4m3 scale) tokens are copied, and their scales to
+/// their places in `to`.
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor,
                      const ConstTensorView& from_scale = {}, const ConstTensorView& to_scale = {},
                      const CacheFormat& from_format = {}, const CacheFormat& to_format = {});
@@ -86,12 +86,12 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
                     const CacheFormat& format = {});
 
 /// Copies pages, for copy-on-write and defragmentation: page pairs[i][0] of `from` to page pairs[i][1] of
-/// `to`. Also of keys or of values in any layout and dtype, which is a call for each.
+/// `to`. Keys and values in any layout and dtype are copied by a call for each.
 ///   pairs  int32 or int64 (n, 2). A pair with a page that does not exist is refused on the CPU, before
 ///          anything is written, and skipped on CUDA.
 /// `from` and `to` have the same dtype and page shape. They may be the same cache (one address and strides);
-/// other views that have memory in common are refused. No page is a destination twice, or within one cache
-/// both a source and a destination: the CPU refuses that, CUDA leaves such pages with bytes of either.
+/// other views that overlap are refused. No page may be a destination twice, or within one cache both a
+/// source and a destination: the CPU refuses such pairs, CUDA leaves such pages with bytes of either.
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
                   const Executor& executor);
 
@@ -116,7 +116,7 @@ struct KeyValueCache {
 // scale) elements are copied. Scales are on the executor's device, as all tensors are.
 
 /// Writes n new tokens: keys (n, h_kv, d_qk) and values (n, h_kv, d_v), both bf16 or both fp16. slot_mapping
-/// as in append_latent(). Two tokens for one slot: the CPU keeps the later one; on CUDA the slot may get
+/// as in append_latent(). If two tokens have one slot, the CPU keeps the later one; on CUDA the slot may get
 /// elements of both.
 Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
                  const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor);

@@ -14,9 +14,9 @@ namespace flashlatent {
 ///
 /// A sequence is a list of pages and a length in tokens. Pages are shared in two ways:
 ///  - by prefix: commit() registers full pages under the chain of their contents; create() finds the longest
-///    registered prefix and shares it. A registered page that no sequence holds stays cached, until a fresh
-///    page is needed and it is the least recently used; a page goes before those that precede it in its
-///    chain;
+///    registered prefix and shares it. A registered page that no sequence holds stays cached until a fresh
+///    page is needed. The least recently used one is then taken, but a page always before the pages that
+///    precede it in its chain;
 ///  - by fork(): both sequences hold all pages, a partly filled last one too; the first to append to that one
 ///    gets its own copy.
 ///
@@ -66,8 +66,8 @@ class PagePool {
   /// `pages`: 1 to kMaxPages. `page_size`: tokens a page, at least 1. kInvalidArgument otherwise.
   static Result<PagePool> create_pool(int pages, int page_size);
 
-  /// Creates a sequence of `length` tokens whose first full pages have these contents. It shares the longest
-  /// registered prefix of them and takes fresh pages for the rest. kExhausted if there are too few pages, or
+  /// Creates a sequence of `length` tokens whose first full pages have these contents. It shares their
+  /// longest registered prefix and takes fresh pages for the rest. kExhausted if there are too few pages, or
   /// if fewer than `spare` would be left for other sequences to grow.
   Result<Created> create(std::span<const ContentId> contents, int length, int spare = 0);
 
@@ -77,7 +77,7 @@ class PagePool {
   /// Makes room for `tokens` more tokens (0 or more). kExhausted if there are too few pages.
   Result<Copy> append(Sequence sequence, int tokens);
 
-  /// Creates a second sequence of the same pages. Takes no page.
+  /// Creates a second sequence of the same pages, without taking a page.
   Result<Sequence> fork(Sequence sequence);
 
   /// Registers the sequence's first pages, which are full and hold these contents, for others to share.
@@ -89,8 +89,8 @@ class PagePool {
   /// Gives up the sequence's hold on its pages and ends the handle.
   Status release(Sequence sequence);
 
-  /// Adds free pages: there are `pages` then. Sequences, their pages' numbers and what is registered stay;
-  /// the caller first makes caches of so many pages whose first ones hold what the old ones did.
+  /// Adds free pages, up to `pages` in all. Sequences, page numbers and registered pages stay. The caller
+  /// first makes caches of `pages` pages, whose first pages have the contents of the old caches.
   /// kInvalidArgument for fewer pages than there are, or more than kMaxPages; kExhausted if there is no
   /// memory for their records.
   Status grow(int pages);

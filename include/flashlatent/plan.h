@@ -30,8 +30,8 @@ class Plan {
 
   /// The same Plan, whose decode() checks lengths and page numbers (check_inputs.h) and refuses a call with
   /// kInvalidArgument before anything is written. On CUDA decode() then waits for the stream, and is refused
-  /// while it is captured into a graph. The environment variable FLASHLATENT_CHECK_INPUTS=1 has every call of
-  /// the process checked, those of plain functions too, but those that are captured.
+  /// while it is captured into a graph. With the environment variable FLASHLATENT_CHECK_INPUTS=1 every call
+  /// of the process is checked, also by plain functions, except calls that are captured.
   Plan with_check_inputs(bool check_inputs = true) const { return {choice_, stream_, check_inputs}; }
 
   const DecodeProblem& problem() const;
@@ -42,8 +42,8 @@ class Plan {
   /// The name of the picked kernel.
   const char* kernel() const;
 
-  /// Bytes that schedule() and decode() need at most, for this problem and for smaller batches of it. They
-  /// depend on shapes, the device and (CPU) the number of threads, never on lengths.
+  /// Upper bounds of the bytes that schedule() and decode() need, for this problem and for smaller batches of
+  /// it. They depend on shapes, the device and (CPU) the number of threads, never on lengths.
   std::size_t plan_bytes() const;
   std::size_t workspace_bytes() const;
 
@@ -56,7 +56,7 @@ class Plan {
   /// flashlatent::running_kernel().
   Result<std::string> running_kernel(const DecodeInputs& inputs, const DecodeOutputs& outputs) const;
 
-  /// The partition that schedule() makes for these lengths, without shared prefixes. It is planned on the
+  /// The schedule that schedule() makes for these lengths, without shared prefixes. It is computed on the
   /// host for every backend. `lengths`: as for schedule(), but on the CPU.
   Result<PlanDescription> describe(const PlanLengths& lengths) const;
   /// flashlatent::describe_plan(): reads `plan`, a host copy of what schedule() wrote for these lengths.

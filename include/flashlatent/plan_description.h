@@ -13,19 +13,19 @@
 
 namespace flashlatent {
 
-/// A run of blocks of one request, for one group of row tiles, done by one part.
+/// A run of blocks of one request, in one round and one part.
 struct PlanSegment {
-  /// Where query tokens have tokens of their own (sparse, an extra cache): request * s_q + token.
+  /// Where each query token has its own tokens (sparse, an extra cache): request * s_q + token.
   int request = 0;
-  int round = 0;        ///< The group of row tiles, where there are more tiles than workers.
+  int round = 0;        ///< Which `lanes` row tiles, where there are more tiles than workers.
   int block_begin = 0;  ///< The request's blocks [block_begin, block_end).
   int block_end = 0;
   /// The place of its partial result; -1: it is the whole request and writes `out` itself.
   int partial = -1;
 };
 
-/// What one part does. Its workers are `lanes` SMs, CPU threads, or teams of `team` SMs each; each takes one
-/// row tile of a segment.
+/// One part. Its workers are `lanes` SMs, CPU threads, or teams of `team` SMs each; each computes one row
+/// tile of a segment.
 struct PlanPart {
   std::vector<PlanSegment> segments;
   std::int64_t cost = 0;  ///< segments * cost_per_split + blocks * cost_per_block
@@ -44,17 +44,17 @@ struct PlanDescription {
   /// How requests become parts: "line", "whole", "team shares", "even shares", "shares by length", "fixed
   /// splits" or "turns" (docs/architecture.md).
   std::string partition;
-  int lanes = 1;          ///< Row tiles that a part's workers do side by side.
+  int lanes = 1;          ///< Row tiles that a part's workers compute side by side.
   int rounds = 1;         ///< Groups of `lanes` row tiles.
   int team = 1;           ///< SMs that share the blocks of a segment.
   int block_tokens = 64;  ///< Tokens a block.
   /// In the kernel's own unit (CUDA: ns of an H200). If requests stay whole and are fewer than parts, the
-  /// cost of a block while only so many parts read memory.
+  /// cost of a block while only as many parts as requests read memory.
   std::int64_t cost_per_block = 0;
   std::int64_t cost_per_split = 0;
   std::int64_t total_cost = 0;  ///< Cost of all segments if nothing were split for balance.
   std::vector<PlanPart> parts;
-  int merges = 0;    ///< Requests (times rounds) whose partial results the combine step merges.
+  int merges = 0;    ///< Split items, whose partial results the combine step merges.
   int partials = 0;  ///< Partial results.
   /// If there are groups, parts and segments cover the tokens of each request after its prefix.
   std::vector<PlanGroup> groups;

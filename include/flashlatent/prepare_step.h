@@ -12,24 +12,24 @@
 
 namespace flashlatent {
 
-/// The query tokens of a step, which are the last ones of their requests. A row stands for a query token, in
-/// the order of the query's tokens. A row without one has position 0, length 0, and slots and indices of -1:
-/// those of requests with fewer cached tokens than query tokens, and of ragged padding.
+/// The query tokens of a step, which are the last ones of their requests. A row is a query token, in the
+/// order of q. Rows without a query token, of requests with fewer cached tokens than query tokens and of
+/// ragged padding, have position 0, length 0, and slots and indices of -1.
 struct StepQuery {
   ConstTensorView cache_seqlens;  ///< int32 (batch): cached tokens, the query tokens' own included.
   std::int64_t tokens = 1;        ///< Query tokens a request, s_q; ragged: rows in all.
   ConstTensorView cu_seqlens_q;   ///< int32 (batch + 1), only ragged: as DecodeInputs::cu_seqlens_q.
 };
 
-/// A cache of the step, whose token c stands for the context's tokens [c * ratio, (c + 1) * ratio): ratio 1,
+/// A cache of the step. Its token c stands for the context's tokens [c * ratio, (c + 1) * ratio); ratio is 1,
 /// or that of a compressed cache. A query token at position p sees its first floor((p + 1) / ratio) tokens.
 /// Outputs are optional.
 struct StepCache {
   ConstTensorView block_table;  ///< int32 (batch, max_pages). A negative page has no slots.
   std::int64_t page_size = 64;
   int ratio = 1;
-  /// int32 or int64 (rows): where the token that ends with the query token is stored: its slot if
-  /// (p + 1) % ratio is 0, else -1.
+  /// int32 or int64 (rows): the slot of the cache's token that ends with the query token if (p + 1) % ratio
+  /// is 0, else -1.
   TensorView slots;
   TensorView lengths;          ///< int32 (rows): how many tokens the query token sees.
   TensorView request_lengths;  ///< int32 (batch): floor(cache_seqlens / ratio).

@@ -48,11 +48,11 @@ const char* to_string(ScalePlace place);
 /// The place of that name. kInvalidArgument if there is none.
 Result<ScalePlace> scale_place_from_name(std::string_view name);
 
-/// What 1e-4 bounds where a writer makes a group's scale, a power of two, of its largest magnitude amax.
+/// What 1e-4 bounds when a writer computes a group's scale, a power of two, from its largest magnitude amax.
 enum class ScaleFloor : std::uint8_t {
-  kAuto,   ///< As the engine writes that the format is from: kScale for kFp8_656 and kFp8_528, else kAmax.
-  kAmax,   ///< 2^ceil(log2(max(amax, 1e-4) / 448)): vLLM's.
-  kScale,  ///< 2^ceil(log2(max(amax / 448, 1e-4))): SGLang's.
+  kAuto,   ///< The rule of the engine that the format is from: kScale for kFp8_656, kFp8_528, else kAmax.
+  kAmax,   ///< 2^ceil(log2(max(amax, 1e-4) / 448)): vLLM's rule.
+  kScale,  ///< 2^ceil(log2(max(amax / 448, 1e-4))): SGLang's rule.
 };
 
 /// The name: "auto", "amax", "scale".
@@ -60,12 +60,12 @@ const char* to_string(ScaleFloor floor);
 /// The floor of that name. kInvalidArgument if there is none.
 Result<ScaleFloor> scale_floor_from_name(std::string_view name);
 
-/// What the caller says of a latent cache of bytes. A last dimension of 528 or 288 leaves it open; others
-/// name their format.
+/// What the caller says of a latent cache of bytes. A last dimension of 528 or 288 leaves the format open;
+/// other last dimensions tell it.
 struct CacheFormat {
   std::optional<KvFormat> format = {};  ///< Absent: as the last dimension says.
   ScalePlace scales = ScalePlace::kAuto;
-  ScaleFloor floor = ScaleFloor::kAuto;  ///< Of what is written to the cache.
+  ScaleFloor floor = ScaleFloor::kAuto;  ///< For operations that write the cache.
 
   friend bool operator==(const CacheFormat&, const CacheFormat&) = default;
 };
@@ -88,8 +88,8 @@ const char* to_string(KvLayout layout);
 enum class Products : std::uint8_t {
   kAuto,  ///< kFp8 where queries are e4m3, else kBf16.
   kBf16,  ///< Queries stay as they are; P is rounded to bf16.
-  /// Products may be e4m3: bf16 queries are then rounded to it with a power of two for each row, and P, too.
-  /// A kernel that is faster without rounds neither (docs/numerics.md).
+  /// Products may be e4m3: bf16 queries are then rounded to e4m3 with a power of two for each row, and P is,
+  /// too. A kernel that is faster without rounding rounds neither (docs/numerics.md).
   kFp8,
 };
 
@@ -101,10 +101,10 @@ Result<Products> products_from_name(std::string_view name);
 /// May requests that share their first pages attend to them together ("cascade")?
 enum class PrefixSharing : std::uint8_t {
   kOff,  ///< No.
-  /// Where plan() gets the page table on the host, the kernel can share, and sharing is estimated to pay.
+  /// If plan() gets the page table on the host, the kernel can share, and sharing is estimated to pay.
   kAuto,
-  /// As kAuto, but wherever two requests share a block, whether it pays or not. A kernel that cannot share
-  /// declines the problem.
+  /// As kAuto, but wherever two requests share a block, whether sharing pays or not. A kernel that cannot
+  /// share declines the problem.
   kAlways,
 };
 
@@ -132,18 +132,18 @@ struct ExtraCache {
   int page_size = 64;    ///< Tokens a page, 1 to 2^20.
   int topk = 0;          ///< Indexed: indices of each query token, 0 to 2^30.
   int max_pages = 0;     ///< Not indexed: columns of extra_block_table, 0 to 2^30.
-  /// Absent: the first cache's. Another one may stand beside kMxfp8_528 alone: kNvfp4_288.
+  /// Absent: the first cache's format. The one other combination is kNvfp4_288 beside kMxfp8_528.
   std::optional<KvFormat> format = {};
 
   friend bool operator==(const ExtraCache&, const ExtraCache&) = default;
 };
 
 /// Which tokens of its contexts a cache holds, where several ranks share contexts (context parallelism). Runs
-/// of `run` tokens go to the ranks in turns: token p of a context is held by rank p / run % world, as its
-/// token number p / (run * world) * run + p % run. Lengths (cache_seqlens) are of whole contexts; the plan
-/// and the kernels compute how many of these tokens the rank holds. `causal` and `window` go by a token's
-/// position in the context. A request's page table lists the rank's own tokens. out and lse cover the rank's
-/// tokens; combine() merges ranks, and a rank without tokens counts for nothing.
+/// of `run` tokens are dealt to the ranks round-robin: token p of a context is held by rank p / run % world,
+/// as that rank's token number p / (run * world) * run + p % run. Lengths (cache_seqlens) are of whole
+/// contexts; the plan and the kernels compute how many of these tokens the rank holds. `causal` and `window`
+/// go by a token's position in the context. A request's page table lists the rank's own tokens. out and lse
+/// cover the rank's tokens; combine() merges ranks, and a rank without tokens counts for nothing.
 struct ContextShard {
   int rank = 0;   ///< 0 to world - 1.
   int world = 1;  ///< 1: the cache holds all tokens. Up to 2^16.
@@ -160,8 +160,8 @@ struct ContextShard {
 /// Attention, DeepSeek-V3.2, arXiv 2512.02556), and there is no page table. V is the first `v_dim` elements
 /// of the cached row (MLA, DeepSeek-V2, arXiv 2405.04434 after weight absorption).
 ///
-/// With Cache::extra a query token attends to a second cache as well, in the same softmax (DeepSeek V4): to
-/// the tokens that its own indices name, or to all that a second page table has.
+/// With Cache::extra a query token also attends to a second cache, in the same softmax (DeepSeek V4): to the
+/// tokens that its own indices name, or to all tokens of a second page table.
 struct DecodeProblem {
   struct Query {
     int batch = 1;  ///< Requests, 0 to 2^20; a request of length 0 is legal padding.
@@ -177,12 +177,12 @@ struct DecodeProblem {
 
   struct Cache {
     KvFormat format = KvFormat::kPlain;
-    /// kBF16 or kF16: the dtype of out, of q unless that is e4m3, and of a plain cache. kBF16 with latent FP8
+    /// kBF16 or kF16: the dtype of out, of q unless q is e4m3, and of a plain cache. kBF16 with latent FP8
     /// formats.
     Dtype dtype = Dtype::kBF16;
     int heads = 1;       ///< h_kv.
-    int qk_dim = 576;    ///< Elements of a cached row that meet q (all of them), 1 to 4,096.
-    int v_dim = 512;     ///< First elements of the row that are the value, 1 to qk_dim.
+    int qk_dim = 576;    ///< Elements of a cached row, all of which meet q; 1 to 4,096.
+    int v_dim = 512;     ///< How many first elements of the row are V; 1 to qk_dim.
     int page_size = 64;  ///< Tokens a page, 1 to 2^20.
     /// Columns of the page table, the most pages of a request: 0 to 2^30. Sparse: 0.
     int max_pages = 0;
@@ -210,7 +210,7 @@ struct DecodeProblem {
     /// false, because the indices decide.
     bool causal = false;
     bool attn_sink = false;  ///< One more fp32 logit a head, see DecodeInputs::attn_sink.
-    /// A request's bits do not depend on the rest of the batch; costs some balance.
+    /// A request's bits do not depend on the rest of the batch; plans balance less well.
     bool batch_invariant = false;
     PrefixSharing prefix_sharing = PrefixSharing::kOff;  ///< See plan(); not with batch_invariant.
     /// lse of rows that attend to nothing. -inf counts for nothing when results are merged; +inf is accepted,
@@ -222,18 +222,18 @@ struct DecodeProblem {
     Products products = Products::kAuto;
     SeparateOptions separate = {};
     /// How many calls of decode() read one plan: a model's layers; 1 for a draft model or a multi-token
-    /// prediction module of one layer; 0: many. On CUDA schedule() does not pack requests into parts where
-    /// packing would take longer than these calls gain by it. The value changes a plan's cuts and so the
-    /// order of sums. It changes neither the kernel nor the sizes of buffers, and a plan that was made with
-    /// one value may be read with another.
+    /// prediction module of one layer; 0: many. On CUDA schedule() does not pack requests into parts if
+    /// packing would take longer than these calls gain. The value changes a plan's cuts and so the order of
+    /// sums. It changes neither the kernel nor the sizes of buffers, and a plan that was made with one value
+    /// may be read with another.
     int calls_per_plan = 0;
     /// How long contexts are expected to be, in tokens; 0: as far as the page table reaches (sparse: topk). A
-    /// kernel and its cut are chosen for requests of this length. Any lengths up to the reach stay right, and
-    /// buffers have the same sizes whatever it says; only time depends on it. It counts to the end of a page,
-    /// and as the reach where it is more. With batch_invariant it has no effect. A plan serves calls with the
-    /// same value only.
+    /// kernel and its cut are chosen for requests of this length. Results are right for any lengths up to the
+    /// reach, and buffers have the same sizes for any value; only time depends on it. The value is rounded up
+    /// to whole pages, and more than the reach counts as the reach. With batch_invariant it has no effect. A
+    /// plan serves only calls with the same value.
     int typical_tokens = 0;
-    /// Applies to cache_seqlens and block_table. Not in sparse decode, where indices name the rank's own
+    /// Applies to cache_seqlens and block_table. Not for sparse decode, where indices name the rank's own
     /// slots; not with an attention sink, which combine() applies; on CUDA not with ALiBi. An extra cache's
     /// lengths and indices are the rank's own.
     ContextShard shard = {};
@@ -241,7 +241,7 @@ struct DecodeProblem {
     friend bool operator==(const Options&, const Options&) = default;
   } options;
 
-  /// Do a request's query tokens attend to tokens of their own? The plan's items are then query tokens.
+  /// Does each query token of a request attend to its own tokens? The plan's items are then query tokens.
   bool token_items() const { return sparse.enabled || cache.extra.enabled; }
 
   /// Are the matrix products e4m3?
@@ -260,7 +260,7 @@ struct DecodeProblem {
 std::string to_string(const DecodeProblem& problem);
 
 /// Is every field in its range? kInvalidArgument names the field, its value and the range. Whether a kernel
-/// takes the problem is another question: plan_bytes() and explain() answer it.
+/// takes the problem, plan_bytes() and explain() say.
 Status validate(const DecodeProblem& problem);
 
 }  // namespace flashlatent

@@ -1,5 +1,5 @@
-// Sparse prefill: many query tokens in one call, each of which attends to the tokens that its own indices
-// name (DeepSeek Sparse Attention, arXiv 2512.02556).
+// Sparse prefill: many query tokens in one call each attend to the tokens that their own indices name
+// (DeepSeek Sparse Attention, arXiv 2512.02556).
 #pragma once
 
 #include <cstddef>
@@ -29,12 +29,12 @@ struct SparsePrefillInputs {
   /// int32 (s_q), optional: only this many of a query token's indices are read. A negative value counts as 0,
   /// one above topk as topk.
   ConstTensorView topk_length;
-  /// fp32 (h_q), optional: out is scaled by exp(lse) / (exp(lse) + exp(sink)); lse and max_logits stay. +-inf
-  /// are legal.
+  /// fp32 (h_q), optional: out is scaled by exp(lse) / (exp(lse) + exp(sink)); lse and max_logits do not
+  /// change. +-inf are legal.
   ConstTensorView attn_sink;
 
-  /// Optional: a second, paged cache in the same softmax, with kv's dtype and its format, or the one that
-  /// SparsePrefillOptions::extra_format says.
+  /// Optional: a second, paged cache in the same softmax, with kv's dtype, and kv's format or
+  /// SparsePrefillOptions::extra_format.
   ConstTensorView extra_kv_cache;
   ConstTensorView extra_indices;      ///< int32 (s_q, 1, extra topk), as indices.
   ConstTensorView extra_topk_length;  ///< int32 (s_q), optional, as topk_length.
@@ -52,7 +52,7 @@ struct SparsePrefillOutputs {
 struct SparsePrefillOptions {
   /// Factor of q . k, finite. Must be set: the initial value, NaN, is refused.
   float softmax_scale = std::numeric_limits<float>::quiet_NaN();
-  int v_dim = 512;                            ///< First elements of a row of kv that are the value.
+  int v_dim = 512;                            ///< How many first elements of a row of kv are V.
   CacheFormat format = {};                    ///< Of a kv of bytes, as for infer_problem().
   std::optional<KvFormat> extra_format = {};  ///< Of an extra_kv_cache of bytes, likewise.
 };

@@ -38,7 +38,7 @@ __all__ = [
 
 
 def __getattr__(name):
-    """The modules that need other packages are imported when they are first used."""
+    """Imports modules that need other packages when they are first used."""
     if name in ("distributed", "flash_mla", "torch", "transformers"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module 'flashlatent' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""python -m flashlatent: what there is to run on."""
+"""python -m flashlatent: backends, devices and kernels."""
 
 import argparse
 

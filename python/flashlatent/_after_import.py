@@ -1,4 +1,4 @@
-"""A change to a module of an engine that is made when, and only if, the engine imports it."""
+"""Changes a module of an engine when the engine imports it, and only then."""
 
 import importlib.abc
 import importlib.machinery

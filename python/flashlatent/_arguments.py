@@ -52,7 +52,7 @@ def _is_number(value):
     return True
 
 
-# The range of entries: 32 bits, but where a page's content is named.
+# The range of elements: 32 bits, except for the ids of pages' contents.
 _ENTRIES = {"contents": (0, 2**64 - 1)}
 
 
@@ -80,7 +80,7 @@ def _expected_entries(name, kind, value) -> Optional[str]:
 
 
 def _expected(name, annotation, value) -> Optional[str]:
-    """What would do in place of this value; None where it fits."""
+    """What would do in place of this value; None if the value fits."""
     kinds = annotation.split(" | ")
     if "None" in kinds:
         if value is None:
@@ -158,7 +158,7 @@ def entries(name, kind, given):
 
 
 def fault(function, values, options, has_self):
-    """The fault of a call, in a line; None if nothing is found."""
+    """The fault of a call, in a line; None if no fault is found."""
     whole_name = (function.__qualname__ or function.__name__).lstrip("_")
     return _fault(whole_name, parameters(function), values[1:] if has_self else values, options)
 
@@ -203,8 +203,8 @@ def explain(function, values, options, error):
 
 
 def _refused_self(function, values):
-    """Why a call is refused whose arguments all fit: it is a method of another object, or of one whose class has an
-    __init__ of its own."""
+    """Why a call whose arguments all fit is refused: its method is called on another object, or on one whose class has
+    its own __init__."""
     name = function.__name__.lstrip("_")
     given = ", ".join(shown(value) for value in values) or "nothing"
     return f"{name}() is called with {given}; an object that was made by calling its class, super().__init__(), is expected first"
@@ -214,7 +214,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def named(function: Function) -> Function:
-    """A function of this package's Python that refuses arguments which it does not have, or lacks, as others do."""
+    """Makes a Python function of this package refuse unknown and missing arguments as the extension's functions do."""
     declared = []
     for parameter in inspect.signature(function).parameters.values():
         required = parameter.default is parameter.empty

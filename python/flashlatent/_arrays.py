@@ -6,8 +6,8 @@ from ._errors import InvalidArgumentError
 
 
 def empty_like(like, shape, dtype=None):
-    """An uninitialised array of like's package, on its device; like's dtype, or "float32", "uint8", ... ("bfloat16"
-    as its bits, uint16, where the package has none)."""
+    """An uninitialised array of like's package, on its device; like's dtype, or "float32", "uint8", ... ("bfloat16" is
+    uint16, its bits, where the package has no bfloat16)."""
     package = type(like).__module__.partition(".")[0]
     if hasattr(type(like), "new_empty"):  # torch before 2.10
         torch = sys.modules["torch"]

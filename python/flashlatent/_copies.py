@@ -1,5 +1,5 @@
-"""What copy and pickle do with the classes of the extension module: a Problem is a value; the others say what to do
-instead."""
+"""What copy and pickle do with the classes of the extension module: a Problem is a value; the other classes refuse, and
+say what to do instead."""
 
 from . import _native
 from ._arguments import parameters
@@ -34,7 +34,7 @@ def _reduce_problem(problem):
 
 
 def install():
-    """Gives the classes these methods."""
+    """Gives the classes their methods for copy and pickle."""
     _native.Problem.__reduce__ = _reduce_problem
     for name, instead in INSTEAD.items():
         getattr(_native, name).__reduce_ex__ = refuse(f"flashlatent.{name}", instead)

@@ -21,9 +21,9 @@ def csr_to_block_table(indptr: Any, indices: Any, last_page_len: Optional[Any] =
 
     Arrays are NumPy's or torch's; results are of the same package, on the same device. Columns past a request's pages
     are -1. A request without pages has length 0. Any integer dtype is taken. Raises InvalidArgumentError (a ValueError)
-    for arrays that don't fit, and on the CPU for values that don't, as a max_pages below the most pages of a request,
-    or a page number or length beyond int32. On a GPU no value is looked at: numbers beyond int32 become its largest,
-    and no cache has that page; places outside of indices become -1.
+    for arrays that don't fit, and on the CPU for values that don't, such as a max_pages below the most pages of a
+    request, or a page number or length beyond int32. On a GPU no value is checked: numbers beyond int32 become the
+    largest int32, a page that no cache has; places outside of indices become -1.
     """
     if (last_page_len is None) != (page_size is None):
         missing = "page_size" if page_size is None else "last_page_len"
@@ -142,7 +142,7 @@ _MOST = 2**63 - 1
 
 
 def _shown(number: Any) -> str:
-    """A value of an array in a message; unsigned ones that int64 does not hold are all the same."""
+    """A value of an array for a message; all unsigned values that int64 does not hold give the same text."""
     return f"{_MOST} or more" if int(number) == _MOST else str(int(number))
 
 

@@ -1,6 +1,6 @@
 """decode() and decode_kv(): one call for everything; nothing is kept between calls.
 
-Their arguments are those of Step, to which they pass unchanged (locals()).
+Both pass their arguments unchanged to a Step (locals()).
 """
 
 from typing import Any, Optional, Tuple
@@ -34,8 +34,8 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
 
     q              bf16 or fp16 (batch, s_q, h_q, qk_dim), or with cu_seqlens_q (total tokens, h_q, qk_dim); with an
                    e4m3 cache also e4m3, as float8_e4m3fn or uint8
-    q_rope         the last 64 columns of a query of 576 or 320, if q has the others: two tensors of one shape but for
-                   the columns, with strides of their own, need no concatenation. Results have the same bits
+    q_rope         the last 64 columns of a query of 576 or 320, if q has the other columns. Both may have any strides,
+                   so that an engine's two tensors need no concatenation. Results have the same bits as with one tensor
     kv_cache       q's dtype (pages, page_size, h_kv, qk_dim), or uint8 (pages, page_size, 1, 656): format fp8_656; or
                    uint8 (pages, page_size, 1, 584), format fp8_584 (DeepSeek V4): a view of whole pages, whose strides
                    are (page_bytes, 584, any, 1), or the pages themselves, (pages, page_bytes) with page_size=; or
@@ -44,16 +44,16 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     block_table    int32 (batch, max_pages): page numbers; negative: the page's tokens are skipped; entries past a
                    request's pages are never read
     cache_seqlens  int32 (batch): cached tokens, 0 to max_pages * page_size
-    softmax_scale  no default: for MLA it is that of the head before absorption, 192**-0.5 for DeepSeek-V3
+    softmax_scale  no default: for MLA it is the scale of the head before absorption, 192**-0.5 for DeepSeek-V3
     indices        int32 (batch, s_q, topk), sparse decode, instead of block_table and cache_seqlens:
                    page * page_size + offset; negative ones and those past the cache's end are skipped
     topk_length    int32 (batch), or (batch, s_q) if q is not ragged, sparse: only so many of a request's or query
                    token's indices are read, 0 to topk
     cu_seqlens_q   int32 (batch + 1): request i has query tokens [cu_seqlens_q[i], cu_seqlens_q[i + 1])
     tokens         with cu_seqlens_q: the most query tokens that any request has; all of them if not given
-    attn_sink      fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink)); lse stays
+    attn_sink      fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink)); lse does not change
     batch_invariant  a request's bits do not depend on its batch-mates
-    empty_lse      -inf, which combine() takes as nothing, or +inf
+    empty_lse      lse of empty rows: -inf, which counts for nothing in combine(), or +inf
     dtype          'bf16': 16-bit integer arrays hold bf16 (NumPy has none of its own; ml_dtypes.bfloat16 needs no
                    dtype)
     out            q's dtype (bf16 if q is e4m3) and shape, last dimension v_dim; made if not given. 0 for an empty
@@ -67,36 +67,36 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
                    kv_scale and q_scale, which must be positive and finite), and raise
                    InvalidArgumentError for a value out of range. None: arrays on the CPU are checked, those on a GPU
                    are not. True on a GPU waits for the stream, and is refused while a CUDA graph is captured. The environment
-                   variable FLASHLATENT_CHECK_INPUTS=1 checks every call of the process, but those that are captured
+                   variable FLASHLATENT_CHECK_INPUTS=1 checks every call of the process except captured ones
 
     window         by page table: a query token sees the last `window` of the tokens that it would see; 0: all of them
-    kv_format      of a kv_cache whose last dimension leaves it open, or of pages of bytes: 'mxfp8_528', 'nvfp4_288'
-                   (DeepSeek V4.1), 'fp8_528' (fp8_656 without RoPE); others may be named, too
-    scales         of mxfp8_528 and nvfp4_288, must be given: 'token', each token's scales follow its data; 'page', a
+    kv_format      the format of a kv_cache whose last dimension leaves it open, or of pages of bytes: 'mxfp8_528',
+                   'nvfp4_288' (DeepSeek V4.1), 'fp8_528' (fp8_656 without RoPE); other formats may be named, too
+    scales         for mxfp8_528 and nvfp4_288, must be given: 'token', each token's scales follow its data; 'page', a
                    page's scales follow its data, and a cache of four dimensions is a view of whole pages
-    extra_kv_cache  a second cache in the same softmax, with its own pages and page size. It is of the same format, or
-                   extra_kv_format='nvfp4_288' beside mxfp8_528. Its tokens are named by
-    extra_indices, extra_topk_length  as indices and topk_length (q is not ragged then), or by
+    extra_kv_cache  a second cache in the same softmax, with its own pages and page size. It has the same format, or
+                   extra_kv_format='nvfp4_288' beside mxfp8_528. What names its tokens:
+    extra_indices, extra_topk_length  as indices and topk_length, if q is not ragged; or
     extra_block_table, extra_cache_seqlens  as block_table and cache_seqlens: all of the request's tokens, without
                    causal mask or window; lengths are int32 (batch), or (batch, s_q) where query tokens see different
                    numbers of them and q is not ragged
     page_size, extra_page_size  tokens per page of caches given as (pages, page_bytes)
-    kv_scale       fp32 (1), of an e4m3 cache: an element of kv_cache (and extra_kv_cache) is e4m3 * scale; 1 if not
+    kv_scale       fp32 (1), for an e4m3 cache: an element of kv_cache (and extra_kv_cache) is e4m3 * scale; 1 if not
                    given
-    q_scale        fp32 (1) or (h_q), of e4m3 queries; 1 if not given
-    products       of an e4m3 cache: 'bf16', or 'fp8', which may round bf16 queries and P to e4m3; 'auto' is 'fp8' where q
+    q_scale        fp32 (1) or (h_q), for e4m3 queries; 1 if not given
+    products       for an e4m3 cache: 'bf16', or 'fp8', which may round bf16 queries and P to e4m3; 'auto' is 'fp8' where q
                    is e4m3, else 'bf16'
-    shard          (rank, world, run): ranks share the requests' contexts, token p being rank p // run % world's, and
-                   its token number p // (run * world) * run + p % run. cache_seqlens are of whole contexts; kv_cache
+    shard          (rank, world, run): ranks share the requests' contexts. Token p is held by rank p // run % world, as
+                   that rank's token p // (run * world) * run + p % run. cache_seqlens are of whole contexts; kv_cache
                    and block_table hold the rank's own tokens. causal and window go by a token's place in its context.
-                   (out, lse) of all ranks merge by combine(), which also takes attn_sink then. In sparse decode, and
-                   of an extra cache, indices and lengths are the rank's own, and there is no shard
+                   combine() merges (out, lse) of all ranks, and takes attn_sink. In sparse decode, and for an extra
+                   cache, indices and lengths are the rank's own; sparse decode takes no shard
     typical_tokens  how long contexts are expected to be, in tokens (whole contexts, with shard); 0: as far as the page
-                   table reaches, or topk. The kernel is chosen for requests of this length. Any lengths are computed
-                   right, whatever it says; only time depends on it
+                   table reaches, or topk. The kernel is chosen for requests of this length. Results are right for
+                   any lengths and any value; only time depends on it
 
-    Unchecked, a length below 0 counts as 0, and a length above the page table's reach, max_pages * page_size, counts
-    as that reach (topk_length: above topk as topk). Tokens of block_table's pages that the cache does not have are
+    Unchecked, a length below 0 counts as 0, and a length above the page table's reach, max_pages * page_size, counts as
+    the reach (a topk_length above topk as topk). Tokens of block_table's pages that the cache does not have are
     skipped. Negative page numbers and sparse indices out of range are legal, and are skipped in any case.
 
     Runs on q's device; strides are free but for the innermost, which is 1. Raises InvalidArgumentError (a
@@ -135,7 +135,7 @@ def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array
     soft_cap       s becomes soft_cap * tanh(s / soft_cap); 0: none
     alibi_slopes   fp32 (h_q): slope * (t - (L - 1)) is added to the score of token t
     key_scale      fp32 (1) or (h_kv), e4m3: a key is e4m3 * scale; 1 if not given
-    value_scale    the same of values
+    value_scale    as key_scale, for values
     cu_seqlens_q, tokens, attn_sink, batch_invariant, empty_lse, dtype, workspace, stream, threads, kernel, shard,
     check_inputs, typical_tokens  as in decode(), which also says how unchecked lengths and page numbers count
     out            q's dtype and shape, last dimension d_v; made if not given. 0 for an empty row

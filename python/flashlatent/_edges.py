@@ -1,4 +1,4 @@
-"""The edges of an attention layer: what becomes of its outputs."""
+"""The edges of an attention layer: outputs rotated back and cast to FP8."""
 
 from collections.abc import Hashable
 

@@ -1,4 +1,4 @@
-"""What is said of an argument's name that a function does not have: what it is called here, or who takes it."""
+"""What errors say of an unknown argument: its name in this package, or which call takes it."""
 
 import difflib
 
@@ -56,7 +56,7 @@ MEANT = {
     "calls_per_plan": ("num_layers", "layers"),
 }
 
-# Who else may take what a function does not.
+# Which other functions may take what a function does not.
 _OTHERS = {
     "Problem": ("Plan", "Plan.schedule", "Plan.decode"),
     "Plan": ("Problem", "Plan.schedule", "Plan.decode", "Plan.decode_kv"),

@@ -1,4 +1,4 @@
-"""Imported first by the modules that need torch: where there is none, or one that is too old, the error says so."""
+"""Modules that need torch import this one first: if torch is missing or too old, the error says so."""
 
 
 def _check():
@@ -6,7 +6,7 @@ def _check():
     try:
         import torch
     except ModuleNotFoundError as error:
-        if error.name != "torch":  # torch is there, and lacks something
+        if error.name != "torch":  # torch is installed, but something that it imports is not
             raise
         raise ModuleNotFoundError(f"torch is not installed; {wanted} (pip install torch). The functions of flashlatent "
                                   "itself take NumPy's arrays without it", name="torch") from None

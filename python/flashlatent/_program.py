@@ -13,7 +13,7 @@ class Refused(Exception):
 
 
 def named(name):
-    """Decorates a main(arguments): what is Refused goes to stderr behind the program's name, and 2 is returned."""
+    """Decorates a main(arguments): a Refused is printed on stderr behind the program's name, and 2 is returned."""
 
     def decorate(main):
         @functools.wraps(main)
@@ -76,8 +76,8 @@ def check_writable(option, path):
 
 
 def a_case_a_line(document):
-    """JSON with a line for each field, and one for each member of a field whose members are lists or objects: a case of
-    `results` is one line."""
+    """JSON with a line for each field; where a field's members are lists or objects, such as the cases of `results`,
+    with a line for each member."""
     def brief(value):
         return json.dumps(value, separators=(",", ":"))
 

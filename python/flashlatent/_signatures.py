@@ -1,5 +1,5 @@
-"""Signatures and documentation of the extension module, for inspect, help() and editors: all of it from what the
-functions say of themselves (__nb_signature__), so that an argument which is added there is seen here."""
+"""Signatures and documentation of the extension module, for inspect, help() and editors. All of it comes from the
+functions' own __nb_signature__, so an argument that is added there appears here."""
 
 import collections.abc
 import inspect
@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from . import _native
 
 _EMPTY = inspect.Parameter.empty
-_made: Dict[Tuple[int, str], Any] = {}  # by the function's id: functions of a module live as long as it
+_made: Dict[Tuple[int, str], Any] = {}  # by the function's id: a module's functions live as long as the module
 
 
 def attribute(function, name):
@@ -26,7 +26,7 @@ def attribute(function, name):
 
 
 def items_of(function) -> List[str]:
-    """The parameters of a function of one signature as they stand there, self, * and / included."""
+    """The parameters of a function with one signature as they stand in it, self, * and / included."""
     text = function.__nb_signature__[0][0]
     inside = text[text.index("(") + 1:text.rindex(")")]
     return [_with_bar(item) for item in re.split(r", (?![^\[]*\])", inside)] if inside else []
@@ -82,8 +82,7 @@ def _as_text(signature) -> str:
 
 
 class ClassSignature:
-    """__signature__ of a class whose constructor is `maker`; that of a subclass which has an __init__ of its own is
-    its own."""
+    """__signature__ of a class whose constructor is `maker`; a subclass with its own __init__ keeps its own."""
 
     def __init__(self, owner, maker):
         self._owner, self._maker = owner, maker
@@ -125,8 +124,8 @@ def entries(text) -> List[Entry]:
 
 
 def _doc_of(function) -> str:
-    """A function's own documentation, and what decode(), decode_kv() and Problem say of parameters that it leaves to
-    them."""
+    """A function's own documentation, and for parameters that it does not explain what decode(), decode_kv() and
+    Problem say."""
     text = function.__nb_signature__[0][1] or ""
     names = [name for name in signature_of(function, has_self=False).parameters if not says(text, name)]
     if not names:
@@ -156,7 +155,7 @@ def says(text, name) -> bool:
 
 
 def document(owner):
-    """Gives a class of the extension module its signature, and properties without documentation what the class says of
+    """Gives a class of the extension module its signature, and its undocumented properties the class's text about
     them."""
     maker = vars(_native).get(f"_{owner.__name__}")
     if maker is not None:

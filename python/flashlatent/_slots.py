@@ -41,7 +41,7 @@ def check_page_size(page_size: Any) -> int:
 
 
 def check_integers(name: str, tensor: Any, dimensions: Tuple[str, ...], device: Any = None) -> None:
-    """Raises for what is no tensor of integers of so many dimensions (on that device). One without entries may be of
+    """Raises for what is no tensor of integers with these dimensions (on `device`). A tensor without elements may have
     any dtype."""
     if not isinstance(tensor, Tensor):
         raise InvalidArgumentError(f"{name} is {shown(tensor)}; a tensor of integers is expected")

@@ -1,4 +1,4 @@
-"""Attention of query tokens to slots of a cache that are chosen for each of them: decode and prompts."""
+"""Attention of query tokens to slots of a cache, chosen for each query token: decode and prompts."""
 
 import logging
 from typing import Any, NamedTuple, Optional, Set, Tuple
@@ -23,7 +23,7 @@ class Chosen(NamedTuple):
         return Chosen(*(None if part is None else part[start:stop] for part in self))
 
     def arguments(self) -> dict:
-        """As decode() and sparse_prefill() name them."""
+        """As arguments of decode() and sparse_prefill()."""
         given = dict(indices=self.slots.unsqueeze(1), topk_length=self.counts)
         if self.extra_slots is not None:
             given.update(extra_indices=self.extra_slots.unsqueeze(1), extra_topk_length=self.extra_counts)
@@ -41,7 +41,7 @@ def decode(step: flashlatent.Step, q: torch.Tensor, kv_cache: torch.Tensor, chos
 
 def prefill(step: flashlatent.Step, q: torch.Tensor, kv_cache: torch.Tensor, chosen: Chosen, out: torch.Tensor,
             q_rope: Optional[torch.Tensor] = None, **options: Any) -> torch.Tensor:
-    """The same of a prompt's rows: by sparse_prefill(), or where it takes no such call, by decode."""
+    """The same for a prompt's rows: by sparse_prefill(), or by decode where sparse_prefill() refuses such a call."""
     kind = (q.device.type, q.dtype, q.shape[1:], kv_cache.dtype, kv_cache.shape[-1], options.get("extra_kv_format"))
     if kind not in _refused:
         try:

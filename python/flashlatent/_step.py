@@ -1,4 +1,4 @@
-"""What the layers of a step read besides their caches, made by one launch."""
+"""What the layers of a step read besides their caches, computed by one launch."""
 
 from typing import Any, Iterable, NamedTuple, Optional, Tuple
 
@@ -17,7 +17,7 @@ class StepCache(NamedTuple):
     block_table: Any  # int32 (batch, max_pages)
     page_size: int = 64
     ratio: int = 1
-    window: int = 0  # so many newest tokens as indices; 0: none
+    window: int = 0  # how many newest tokens are given as indices; 0: none
 
 
 class CacheTokens(NamedTuple):
@@ -37,11 +37,11 @@ class StepTokens(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """A kind of layer whose plan Step.prepare() makes: its problem, and which caches give lengths."""
+    """A kind of layer for which Step.prepare() makes a plan: its problem, and the caches that give lengths."""
 
     problem: Any  # a Problem, equal to that of the layers' calls (Problem.of_arrays)
-    cache: int = 0  # sparse: whose lengths are topk_length, clamped to topk; dense layers read cache_seqlens
-    extra: Optional[int] = None  # whose lengths are those of the extra cache
+    cache: int = 0  # sparse: the cache whose lengths are topk_length, clamped to topk; dense layers read cache_seqlens
+    extra: Optional[int] = None  # the cache that gives the extra cache's lengths
 
 
 @named
@@ -50,7 +50,8 @@ def prepare_step(cache_seqlens, caches: Iterable[Any], *, query_tokens=1, cu_seq
     """Positions of a step's query tokens, and of each cache the slots, lengths and indices of theirs.
 
     Query tokens are the last tokens of their requests. One at position p sees the first (p + 1) // ratio tokens of a
-    cache. On CUDA this is one launch, which a graph captures; it follows the lengths and tables of each replay.
+    cache. On CUDA this is one launch. A graph can capture it; each replay follows the lengths and tables that are then
+    in memory.
 
     cache_seqlens  int32 (batch): cached tokens, the query tokens' own included
     caches         up to 8 StepCache, or tuples of their fields
@@ -61,9 +62,8 @@ def prepare_step(cache_seqlens, caches: Iterable[Any], *, query_tokens=1, cu_seq
     out            the StepTokens of another call of these shapes, which is written
 
     Rows without a query token (a request of fewer tokens than query_tokens, ragged padding) have position 0, length 0,
-    and slots and indices of -1. So have tokens whose page is negative or beyond the table, and indices of slots of
-    2**31 or more.
-    Raises InvalidArgumentError for what does not fit, by name.
+    and slots and indices of -1. Slots are -1, too, for tokens whose page is negative or beyond the table, and indices
+    for slots of 2**31 or more. Raises InvalidArgumentError for what does not fit, by name.
     """
     caches = [_checked(f"caches[{number}]", cache) for number, cache in enumerate(entries("caches", StepCache, caches))]
     if not isinstance(slot_dtype, str) or slot_dtype not in ("int32", "int64"):
@@ -168,7 +168,7 @@ def _checked_plan(name, plan, caches):
 
 
 def _plan_lengths(tokens, indexed, ragged):
-    """A list's lengths: of query tokens; ragged those of requests, which lists of indices do not have."""
+    """The lengths of a list: of query tokens; if ragged, of requests, and then none for lists of indices."""
     if not ragged:
         return tokens.lengths
     return None if indexed else tokens.request_lengths

@@ -1,4 +1,5 @@
-"""Calls of torch's operators: what torch refuses, or takes for something else, is named as everywhere in this package."""
+"""Calls of torch's operators: errors for what torch refuses, or takes for something else, are in this package's
+words."""
 
 import re
 
@@ -47,7 +48,8 @@ def call(operator, *args, **options):
 
 
 def _find_fault(operator, args, options):
-    """Raises by the name of the argument that torch, or a size worked out here, failed on; returns if none is found."""
+    """Raises an error that names the argument on which torch, or a size computed here, failed; returns if there is
+    none."""
     arguments = operator.default._schema.arguments
     given = {**dict(zip((argument.name for argument in arguments), args)), **options}
     for argument in arguments:

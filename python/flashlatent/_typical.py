@@ -3,7 +3,7 @@
 import operator
 from typing import Any
 
-IN_GRAPHS = 8192  # of graphs, which are captured before any length is known (docs/log/plans.md)
+IN_GRAPHS = 8192  # tokens, for graphs, which are captured before any length is known (docs/log/plans.md)
 
 
 def rounded(tokens: int) -> int:
@@ -12,7 +12,7 @@ def rounded(tokens: int) -> int:
 
 
 def of_setting(name: str, value: Any) -> int:
-    """What a user set for graphs; IN_GRAPHS where nothing is set, 0: as far as page tables reach."""
+    """What a user set for graphs; IN_GRAPHS if nothing is set; 0: as far as page tables reach."""
     if value is None:
         return IN_GRAPHS
     try:

@@ -42,7 +42,7 @@ def numpy_case():
 
 
 def torch_case(device):
-    """The same of torch, on this device; a GPU gets the smallest case that a kernel takes."""
+    """The same arrays as torch tensors on this device; for a GPU the smallest case that a kernel takes."""
     import torch
     if device == "cpu":
         arrays, out, lse, v_dim = numpy_case()
@@ -69,8 +69,8 @@ def kv_calls(case, threads):
 
 
 def native_calls(case, threads):
-    """(name, call) of the package's own functions. Arguments are written out, as an engine has them: to unpack a
-    tuple costs some tenths of a microsecond."""
+    """(name, call) of the package's own functions. Arguments are written out, as in an engine: unpacking a tuple costs
+    some tenths of a microsecond."""
     (q, kv_cache, block_table, cache_seqlens), out, lse, v_dim = case
     problem = Problem.of_arrays(q, kv_cache, block_table, softmax_scale=0.1, v_dim=v_dim)
     plan = Plan.like(problem, q, threads=threads)
@@ -136,7 +136,7 @@ def measure(device, packages):
 
 
 def machine(device):
-    """What the times were taken on, a dict."""
+    """The machine and packages of the times, a dict."""
     host = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as file:

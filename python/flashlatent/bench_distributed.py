@@ -1,10 +1,10 @@
 """python -m flashlatent.bench_distributed: decode with contexts spread over GPUs, beside one GPU.
 
-A layer is: the queries of all ranks gathered, decode of the rank's own tokens with all heads, the exchange of partial
-results and their merge. Every part is timed in a CUDA graph of several calls, which read different pages, as the
-layers of a model do; times are those of the slowest rank. The exchange's time has the merge in it. A merge that is a
-launch of its own is timed alone, too. The roof of a layer is reading the rank's tokens at the bandwidth that a sum
-reaches, and the least times of a gathering and an exchange.
+A layer gathers the queries of all ranks, decodes the rank's own tokens with all heads, exchanges partial results and
+merges them. Each of these is timed in a CUDA graph of several calls, which read different pages, as the layers of a
+model do; times are those of the slowest rank. The exchange's time includes the merge; a merge that is a separate launch
+is also timed alone. The roof of a layer is the time of reading the rank's tokens at the bandwidth that a sum over
+memory reaches, plus the least times of a gathering and an exchange.
 """
 
 import argparse
@@ -71,11 +71,11 @@ class Machine:
         return -(-shape.tokens // self.world // PAGE)
 
     def fits(self, shape):
-        """Has this rank's cache room for the batch?"""
+        """Does this rank's cache have room for the batch?"""
         return self.pages_of(shape) * shape.batch <= self.pages
 
     def tables(self, shape):
-        """Page tables for the calls of a graph: of other pages each, as far as there are any."""
+        """Page tables for the calls of a graph: with different pages, as far as there are enough."""
         count = self.pages_of(shape) * shape.batch
         calls = max(2, min(MOST_CALLS, COLD_BYTES // (count * PAGE * TOKEN_BYTES) + 1))
         begins = [i * count % max(self.pages - count + 1, 1) for i in range(calls)]

@@ -1,4 +1,4 @@
-"""python -m flashlatent.simulate_distributed FILE...: what more GPUs would give, by the parts that were measured.
+"""python -m flashlatent.simulate_distributed FILE...: estimates the time on more GPUs from measured parts of a layer.
 
 FILE is what `python -m flashlatent.bench_distributed --json` wrote. For each shape
   decode    is read off the measured local times of its batch and heads over the tokens that a rank holds: by a
@@ -43,7 +43,7 @@ def line_through(points, x):
 
 
 class Parts:
-    """What rows of measured layers say of the parts of others; gatherings and exchanges are those of one way."""
+    """Estimates parts of other layers from rows of measured ones, with one `exchange`."""
 
     def __init__(self, rows, way):
         local = defaultdict(dict)

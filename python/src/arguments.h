@@ -15,7 +15,7 @@ namespace flashlatent::python {
 
 namespace nb = nanobind;
 
-/// An argument of type T. If it is not given, what the struct has of itself; of objects that is None.
+/// An argument of type T. If it is not given: the member's default in the struct, and None for objects.
 template <class Struct, class T, bool kRequired = false>
 struct Argument {
   const char* name;

@@ -15,7 +15,7 @@ namespace flashlatent::python {
 
 namespace nb = nanobind;
 
-/// How arrays of one Python type are read. There is one for each type that was seen, for ever.
+/// How arrays of one Python type are read. Each type that was seen has one, which is never freed.
 struct ArrayType {
   PyTypeObject* type = nullptr;
   const dlpack::ExchangeApi* exchange = nullptr;  ///< Null: read by buffer or __dlpack__.
@@ -49,7 +49,7 @@ class Array {
 
   /// Its elements are 16-bit integers, which `sixteen_bits` gave their meaning.
   bool integers() const { return integers_; }
-  /// So that they hold `dtype`.
+  /// Its elements are 16-bit integers that hold `dtype`.
   bool integers_of(std::optional<Dtype> dtype) const { return integers_ && view_.dtype == dtype; }
 
   Array(Array&& other) noexcept;

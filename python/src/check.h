@@ -9,9 +9,9 @@
 namespace flashlatent::python {
 
 /// Raises InvalidArgumentError with the first offence among a call's integers, see
-/// flashlatent/check_inputs.h. `wanted`: nothing checks arrays on the CPU alone. On CUDA it waits, and is
-/// refused while `stream` is captured; `q` is of the package whose allocator is used. `row` is what a request
-/// of the problem is to the caller.
+/// flashlatent/check_inputs.h. `wanted` nothing: only arrays on the CPU are checked. On CUDA the check waits,
+/// and is refused while `stream` is captured; `q` is of the package whose allocator is used. `row` is the
+/// caller's word for a request of the problem.
 void check_inputs(std::optional<bool> wanted, const DecodeProblem& problem, const DecodeInputs& inputs,
                   nb::handle q, Device device, void* stream, const char* row = "request");
 

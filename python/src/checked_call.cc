@@ -99,7 +99,8 @@ PyObject* attribute_of_checked(PyObject* self, PyObject* name) {
   return PyObject_GetAttr(function, name);
 }
 
-/// The same for who asks past type's own way to attributes, as inspect.getdoc() does.
+/// The same for object.__getattribute__(), which inspect.getdoc() calls and which does not ask
+/// attribute_of_checked().
 PyObject* doc_of_checked(PyObject* self, void* /*closure*/) {
   const nb::str name("__doc__");
   return attribute_of_checked(self, name.ptr());

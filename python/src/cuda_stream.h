@@ -20,7 +20,8 @@ class WorkStream {
 
   void* handle() const { return handle_; }
 
-  /// Waits for the work if like's package can't know of it: it would read results or reuse memory too early.
+  /// Waits for the work if like's package can't know of it: the package would read results or reuse memory
+  /// too early.
   void finish() const;
 
  private:
@@ -32,7 +33,7 @@ class WorkStream {
 /// The id of the CUDA graph that `stream` of `device` is captured into; 0 if it is not.
 unsigned long long capture_id(Device device, void* stream);
 
-/// Copies bytes of the device to the host when the stream has come by, and waits for that.
+/// Copies bytes from the device to the host in the order of `stream`, and waits for the copy.
 void wait_and_copy(Device device, void* stream, const void* from, void* to, std::size_t bytes);
 
 }  // namespace flashlatent::python

@@ -44,12 +44,12 @@ struct DecodeArguments {
   bool has_attn_sink = false, has_alibi = false;
   int calls_per_plan = 0;
 
-  // Of the caller; None where the call is to make it.
+  // Given by the caller; None where the call is to make it.
   nb::object out = nb::none(), lse = nb::none();
   nb::handle plan = Py_None, workspace = Py_None;
   nb::handle stream = Py_None;
 
-  // Of the drop-in.
+  // Only the drop-in sets these.
   ScalePlace v41_place = ScalePlace::kAuto;  ///< Where a cache of 528 or 288 bytes without kv_format is
                                              ///< DeepSeek V4.1's: the place of its scales.
   bool default_scale = false;                ///< softmax_scale is 1 / sqrt(qk_dim).
@@ -66,7 +66,7 @@ inline constexpr auto kCuSeqlensQ = argument("cu_seqlens_q", &DecodeArguments::c
 inline constexpr auto kIndices = argument("indices", &DecodeArguments::indices);
 inline constexpr auto kQRope = argument("q_rope", &DecodeArguments::q_rope);
 
-/// A latent cache, and which tokens of it.
+/// A latent cache, and which of its tokens.
 inline constexpr auto kLatent =
     std::tuple(required(kQ), required(argument("kv_cache", &DecodeArguments::kv_cache)), kBlockTable);
 /// Keys and values.
@@ -82,7 +82,7 @@ inline constexpr auto kProblem = std::tuple(
     argument("empty_lse", &DecodeArguments::empty_lse), argument("dtype", &DecodeArguments::dtype),
     argument("shard", &DecodeArguments::shard), argument("typical_tokens", &DecodeArguments::typical_tokens));
 inline constexpr auto kWindow = argument("window", &DecodeArguments::window);
-/// The extra cache, and which tokens of it.
+/// The extra cache, and which of its tokens.
 inline constexpr auto kExtra = std::tuple(argument("extra_kv_cache", &DecodeArguments::extra_kv_cache),
                                           argument("extra_indices", &DecodeArguments::extra_indices),
                                           argument("extra_block_table", &DecodeArguments::extra_block_table),
@@ -97,7 +97,7 @@ inline constexpr auto kLatentProblem =
                    kExtra);
 inline constexpr auto kKeyValueProblem =
     std::tuple(kWindow, argument("soft_cap", &DecodeArguments::soft_cap));
-/// Of a problem without a call.
+/// Only for a problem without a call.
 inline constexpr auto kHasSink = std::tuple(argument("attn_sink", &DecodeArguments::has_attn_sink),
                                             argument("calls_per_plan", &DecodeArguments::calls_per_plan));
 inline constexpr auto kHasMore = std::tuple(argument("alibi", &DecodeArguments::has_alibi),
@@ -139,7 +139,7 @@ class InputArrays {
   void check_dtype(std::optional<Dtype> dtype) const;
 
  private:
-  /// Arrays that most calls have none of: to make even absent ones takes time.
+  /// Arrays that most calls do not have: to make even absent ones takes time.
   struct Rare {
     Array indices, topk_length, cu_seqlens_q, attn_sink;
   };

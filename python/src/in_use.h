@@ -1,4 +1,5 @@
-// Who works in memory that a Plan keeps. Calls on the CPU leave the interpreter's lock, and others may come.
+// Which calls work in memory that a Plan keeps. Calls on the CPU release the interpreter's lock, so other
+// calls may begin meanwhile.
 #pragma once
 
 namespace flashlatent::python {

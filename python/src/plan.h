@@ -10,8 +10,7 @@ namespace flashlatent::python {
 
 class Plan {
  public:
-  /// Raises what flashlatent::Plan::make() has to say.
-  /// `check_inputs`: of all calls (check.h).
+  /// Raises the errors of flashlatent::Plan::make(). `check_inputs`: of all calls (check.h).
   Plan(const DecodeProblem& problem, const Executor& executor, std::optional<bool> check_inputs = false);
 
   const flashlatent::Plan& handle() const { return handle_; }

@@ -43,12 +43,12 @@ std::string too_far_from_context(const DecodeProblem& problem) {
   return message("alibi is true and shard world is ", shard.world, "; with alibi 1 is accepted");
 }
 
-/// May this executor get this kernel? It may ask for one by name.
+/// May this executor get this kernel? It may name another one.
 bool admits(const Executor& executor, const DecodeKernel& kernel) {
   return executor.kernel.empty() || executor.kernel == kernel.name;
 }
 
-/// The workers with the memory speed of this call: what it reads of the cache, at most, may fit into L2.
+/// The workers with the memory speed of this call: the most that it reads of the cache may fit into L2.
 schedule::Workers workers_in_call(const DecodeProblem& problem, const schedule::Workers& workers) {
   const auto& [query, cache, sparse, options] = problem;
   // With batch_invariant the batch must decide nothing.
@@ -84,8 +84,8 @@ std::string reason_to_decline(const choose::Cutter& cutter, const DecodeProblem&
   return no_prefixes.empty() ? "" : "prefix_sharing is always, but " + no_prefixes;
 }
 
-/// May requests differ in length, and is it known what that costs? Indices mostly name as many tokens for
-/// each; with batch_invariant the batch must decide nothing.
+/// May requests differ in length, and is it known what that costs? Indices mostly name equally many tokens
+/// for each request; with batch_invariant the batch must decide nothing.
 bool lengths_vary(const DecodeProblem& problem) {
   const auto& [query, cache, sparse, options] = problem;
   return !sparse.enabled && !query.ragged && !cache.extra.enabled && cache.format == KvFormat::kPlain &&
@@ -93,7 +93,7 @@ bool lengths_vary(const DecodeProblem& problem) {
          (options.window == 0 || cache.layout != KvLayout::kLatent);
 }
 
-/// What a call takes by a geometry of the kernel.
+/// What a call takes with a geometry of the kernel.
 schedule::CallTimes times_of(const choose::Cutter& cutter, const DecodeProblem& problem,
                              const schedule::Geometry& g, const schedule::Workers& workers) {
   const std::int64_t estimate = schedule::estimate(g);
@@ -119,7 +119,7 @@ Status choose_for(const DecodeProblem& typical, const schedule::Workers& workers
   return schedule::validate(candidate.geometry);
 }
 
-/// Why a call cut so cannot be launched by these workers: a clause; empty if it can.
+/// Why these workers cannot launch a call with this geometry: a clause; empty if they can.
 std::string reason_of_room(const schedule::Geometry& g, const schedule::Workers& workers) {
   if (g.team <= 1 || workers.room.fits(g.team)) return {};
   return message("a team has ", g.team, " thread blocks, which must run at once; up to ",
@@ -197,8 +197,7 @@ bool packs(const DecodeProblem& problem, const Candidate& candidate, const sched
 
 namespace {
 
-/// Does the kernel decline because it reads keys and values that lie otherwise? Kernels say so in these
-/// words.
+/// Does the kernel decline because it reads keys and values of another layout? Kernels say so in these words.
 bool is_of_other_layout(const Candidate& candidate) {
   const std::array<KvLayout, 3> layouts = {KvLayout::kLatent, KvLayout::kSeparate, KvLayout::kPacked};
   return std::any_of(layouts.begin(), layouts.end(), [&](KvLayout layout) {
@@ -267,7 +266,7 @@ std::string explain(const std::vector<Candidate>& candidates) {
 std::int64_t estimate_of_equal(const DecodeProblem& problem, const Candidate& candidate,
                                const schedule::Workers& workers, std::int64_t tokens) {
   schedule::Geometry g = candidate.geometry;
-  // With an extra cache max_tokens are of both.
+  // With an extra cache max_tokens counts both caches' tokens.
   const std::int64_t fewer = problem.sparse.enabled ? std::max<std::int64_t>(problem.sparse.topk - tokens, 0)
                                                     : std::max<std::int64_t>(g.max_tokens - tokens, 0);
   g.max_tokens -= static_cast<std::int32_t>(std::min<std::int64_t>(fewer, g.max_tokens));

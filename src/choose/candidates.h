@@ -1,5 +1,5 @@
-// Which kernels take a problem, how each would cut a call of it, and which is the fastest. No device is
-// asked.
+// Which kernels take a problem, how each would cut a call, and which is the fastest. Nothing here asks a
+// device.
 #pragma once
 
 #include <string>
@@ -12,29 +12,29 @@ namespace flashlatent {
 /// The answer of one kernel to a problem.
 struct Candidate {
   const DecodeKernel* kernel = nullptr;
-  const choose::Cutter* cutter = nullptr;  ///< The kernel's.
+  const choose::Cutter* cutter = nullptr;  ///< The kernel's cutter.
   std::string reason = {};                 ///< Why it does not take the problem; empty if it does.
   schedule::Geometry geometry = {};        ///< Set if it takes the problem.
-  /// The geometry without Options::typical_tokens; sizes go by it.
+  /// The geometry without Options::typical_tokens, from which sizes follow.
   schedule::Geometry at_reach = {};
   prefix::Shape prefix = {};     ///< Set if shared prefixes are wanted and the kernel can share them.
   std::string no_prefixes = {};  ///< Why it cannot, if they are wanted.
-  /// What a call takes by the geometry, of requests as long as it reaches or as Options::typical_tokens says,
-  /// and of requests of which only the longest is; nanoseconds, if the kernel takes the problem. Both are
-  /// positive. They do not fall with more requests, tokens or heads as long as the call is cut in the same
-  /// way (partition, team, lanes, rounds, parts). Where the way changes, or a round of row tiles is filled
-  /// better, those of the picked kernel may fall, but not below half (tests/dispatch_estimates_test.cc).
+  /// Two times of a call of this geometry, in nanoseconds, if the kernel takes the problem: with all requests
+  /// as long as the page table reaches or as Options::typical_tokens says, and with only the longest so long.
+  /// Both are positive. They do not fall with more requests, tokens or heads as long as the call is cut in
+  /// the same way (partition, team, lanes, rounds, parts). Where the way changes, or row tiles fill a round
+  /// better, the picked kernel's times may fall, but not below half (tests/dispatch_estimates_test.cc).
   schedule::CallTimes times = {};
 };
 
 /// The call that a problem is for.
 enum class Purpose {
   kDecode,
-  kTurns,  ///< Sparse prefill on CUDA: query tokens in turn (DecodeKernel::declines_turns).
+  kTurns,  ///< Sparse prefill on CUDA, by Partition::kTurns (DecodeKernel::declines_turns).
 };
 
-/// All kernels of the executor's backend, in the table's order. No device is asked: `workers` are its
-/// multiprocessors, or CPU threads.
+/// All kernels of the executor's backend, in the table's order. `workers` are the device's multiprocessors,
+/// or CPU threads; the device is not asked.
 Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Executor& executor,
                                           const schedule::Workers& workers,
                                           Purpose purpose = Purpose::kDecode);
@@ -43,12 +43,12 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
 /// are equal; null if none takes it.
 const Candidate* cheapest(const std::vector<Candidate>& candidates);
 
-/// May the candidate's plan pack requests into parts? On the CPU always: planning takes little time beside a
-/// call there.
+/// May the candidate's plan pack requests into parts? On the CPU always: there planning takes little time
+/// beside a call.
 bool packs(const DecodeProblem& problem, const Candidate& candidate, const schedule::Workers& workers);
 
-/// Sizes that callers must bring: enough for any kernel that the problem might get at this batch or a smaller
-/// one. With batch_invariant every batch gets `picked`.
+/// Sizes of the memory that callers must bring: enough for any kernel that the problem might get at this
+/// batch or a smaller one. With batch_invariant every batch gets the kernel `picked`.
 struct Sizes {
   std::size_t plan = 0;
   std::size_t workspace = 0;

@@ -25,14 +25,14 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   g.max_tokens = cpu::max_tokens(problem);
   if (problem.cache.extra.enabled) {
     schedule::set_lists(g, problem);
-  } else if (problem.options.window > 0) {  // the most that a request's query tokens see together
+  } else if (problem.options.window > 0) {  // the most tokens that a request's query tokens see together
     const std::int64_t seen = std::int64_t{problem.options.window} + problem.query.tokens - 1;
     g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
   }
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / kBlockTokens);
   // Converting queries and writing a tile take about as long as a block.
   g.cost = {.per_block = 4, .per_split = 4};
-  // One thread a part: lanes would help in a cache that threads share, and they share only the last level.
+  // One thread a part: lanes would help if threads shared a cache, but they share only the last level.
   g.rounds = (problem.rows_per_kv_head() + kTileRows - 1) / kTileRows * problem.cache.heads;
   g.parts = workers;
   return g;

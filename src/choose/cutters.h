@@ -1,5 +1,5 @@
-// The other half of a DecodeKernel: how a call of it is cut into parts, and what it takes then. Kernels
-// compute; these decide. docs/architecture.md, "How a cut is chosen".
+// The other half of a DecodeKernel: how its calls are cut into parts, and what they then take. Kernels
+// compute; cutters decide. docs/architecture.md, "How a cut is chosen".
 #pragma once
 
 #include <span>
@@ -17,20 +17,20 @@ struct Cutter {
   /// The fixed part of the schedule, with the kernel's costs for a problem that it takes. `workers`: the
   /// device's multiprocessors, or threads.
   schedule::Geometry (*geometry)(const DecodeProblem&, const schedule::Workers& workers);
-  /// What a dense call takes by a geometry that geometry() made, for `workers`, where lengths may vary and no
-  /// prefixes are shared. Null: what schedule::estimate() says of all lengths alike.
+  /// What a dense call takes with a geometry that geometry() made, for `workers`, if lengths may vary and no
+  /// prefixes are shared. Null: what schedule::estimate() says, for equal lengths.
   schedule::CallTimes (*times)(const DecodeProblem&, const schedule::Geometry&,
                                const schedule::Workers& workers) = nullptr;
-  /// The schedule of sparse prefill, of a problem that DecodeKernel::declines_turns lets pass. Null: the
-  /// kernel takes none.
+  /// The schedule of sparse prefill, for a problem that DecodeKernel::declines_turns lets pass. Null: the
+  /// kernel takes no sparse prefill.
   schedule::Geometry (*turns)(const DecodeProblem&, const schedule::Workers& workers) = nullptr;
-  /// How requests share prefixes by groups, where DecodeKernel::declines_prefixes lets the problem pass. Not
-  /// called with Options::prefix_sharing off. Null: they never do.
+  /// How requests share prefixes by groups, if DecodeKernel::declines_prefixes lets the problem pass. Not
+  /// called with Options::prefix_sharing off. Null: requests never share.
   prefix::Shape (*prefix_shape)(const DecodeProblem&, const schedule::Workers& workers) = nullptr;
 };
 
-/// All kernels, also those without a launch in this build. The first of kernels with equal estimates is
-/// picked. The last is the oracle.
+/// The cutters of all kernels, also of those without a launch in this build. Among kernels with equal
+/// estimates the first is picked. The last is the oracle.
 std::span<const Cutter* const> cutters();
 
 // A file a kernel.

@@ -39,7 +39,7 @@ constexpr TeamShape kE4m3TeamShape = {
     .team = fp8::kTeamCtas,
     .costs = cost::of_teams(Kernel::kFp8Rows16Team8, Situation::kE4m3Teams)};
 
-/// Of those the smallest tile for the problem's rows.
+/// The smallest of these tiles for the problem's rows.
 const DenseShape& shape_of(const DecodeProblem& problem, const Shapes& shapes) {
   const DenseShape* shape = shapes.data();
   while (shape->tile_rows < std::min(cuda::rows_of_item(problem), fp8::kMostFewRows)) ++shape;

@@ -24,7 +24,7 @@ constexpr DenseShape kFp8_584Shape = {.tile_rows = kTileRows,
 constexpr DenseShape kFp8_584ShapeOfTiles = {.tile_rows = kTileRows,
                                              .cost = cost::of(Kernel::kFp8Rows64, Situation::kFp8_584Tiles)};
 
-/// Whole items in turn where that is no slower than a line.
+/// Whole items by kTurns, if that is no slower than a line.
 schedule::Geometry fp8_584_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const bool one_tile = cuda::rows_of_item(problem) <= kTileRows;
   const schedule::Geometry line =

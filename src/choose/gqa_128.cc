@@ -24,8 +24,8 @@ using gqa_128::tile_rows_of;
 
 constexpr cost::Costs kCost = cost::of(cost::Kernel::kGqa128, cost::Situation::kRows64);
 
-/// The kernel walks tiles by itself and splits nothing: the plan has one part. The geometry serves the
-/// estimate, of whole waves of tiles.
+/// The kernel walks tiles by itself and splits nothing: the plan has one part. The geometry is for the
+/// estimate, which counts whole waves of tiles.
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const gqa_128::InstanceKey& key = *key_of(problem);
   schedule::Geometry g;
@@ -34,13 +34,14 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   g.block_tokens = block_tokens_of(key.dim, key.kind);
   g.max_tokens = cuda::reach_of(problem);
   g.lanes = row_tiles_of(problem) * problem.cache.heads;
-  // With batch_invariant a split is all of a request, whatever the batch.
+  // With batch_invariant a split is a whole request, for every batch.
   if (problem.options.batch_invariant) schedule::fix_splits(g, std::max(schedule::max_blocks(g), 1));
   g.cost = cost::of_waves(kCost, g, key.dim, workers);
   return g;
 }
 
-/// CTAs take tiles one after another and split none. Where lengths vary the longest ends up to a tile later.
+/// CTAs take tiles one after another and split none. If lengths vary, the longest request ends up to a tile
+/// later.
 schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
                           const schedule::Workers& workers) {
   if (row_tiles_of(problem) > 1) return cost::as_cut(g);

@@ -16,14 +16,14 @@ namespace {
 
 using gqa_128::kSegmentTileRows;
 
-constexpr int kRowsAtOnce = 8;  // rows of a tile that a CTA of the combine step does at once
+constexpr int kRowsAtOnce = 8;  // rows of a tile that a CTA of the combine step merges at once
 
 /// Row tiles of a KV head, as few as possible.
 int row_tiles_of(const DecodeProblem& problem) {
   return (problem.rows_per_kv_head() + kSegmentTileRows - 1) / kSegmentTileRows;
 }
 
-/// Rows of a tile, if all tiles are equal: with small tiles the combine step has fewer rows to look at.
+/// Rows of a tile, if all tiles are equal: with smaller tiles the combine step has fewer rows to merge.
 int tile_rows_of(const DecodeProblem& problem) {
   const int tiles = row_tiles_of(problem);
   const int rows = (problem.rows_per_kv_head() + tiles - 1) / tiles;
@@ -42,7 +42,7 @@ std::int32_t least_of_block(int dim, int block_tokens, const schedule::Workers& 
 
 /// A block takes as long as its bytes or its products. The plan counts all blocks of a request for each of
 /// several row tiles, also those that causal rows do not see. So it does not balance prompts, which take
-/// longer by the share of such blocks.
+/// longer in proportion to such blocks.
 schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens,
                              const schedule::Workers& workers) {
   using enum cost::Situation;

@@ -30,7 +30,8 @@ void add_query_tokens(schedule::CostModel& costs, const schedule::Workers& worke
   cost::add(costs, kQueryTokens.on(workers));
 }
 
-/// The schedule with `tiles` row tiles a CTA; empty if they are neither whole KV heads nor parts of one.
+/// The schedule with `tiles` row tiles a CTA; empty if these are neither whole KV heads nor an even part of
+/// one KV head.
 std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                            int tiles) {
   const gqa_16::InstanceKey& key = *gqa_16::key_of(problem);
@@ -55,8 +56,8 @@ std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, const s
   return fits ? std::optional(g) : std::nullopt;
 }
 
-/// A team for each request and tile, if there are few of them: without a combine step, and the plan is not
-/// read. Empty where requests as long as the page table are faster on all multiprocessors, together or one
+/// A team for each request and tile, if there are few of these: no combine step, and the plan is not read.
+/// Empty if requests as long as the page table reaches are faster on all multiprocessors, together or one
 /// alone.
 std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
                                                 const schedule::Workers& workers) {
@@ -80,8 +81,8 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
   return std::nullopt;
 }
 
-/// As many tiles a CTA, up to `most`, as leave every part a request, or a round of one: memory is faster with
-/// more tiles, splits are not.
+/// As many tiles a CTA, up to `most`, as leave every part an item: memory is faster with more tiles, splits
+/// are not.
 schedule::Geometry geometry_of_tiles(const DecodeProblem& problem, const schedule::Workers& workers,
                                      int most) {
   for (int tiles = std::min(most, gqa_16::warps_of(gqa_16::key_of(problem)->dim)); tiles > 1; tiles /= 2) {
@@ -92,8 +93,8 @@ schedule::Geometry geometry_of_tiles(const DecodeProblem& problem, const schedul
   return *geometry(problem, workers, 1);
 }
 
-/// The schedule with shared prefixes: no teams. The costs of groups beside own tokens are known for an H200
-/// only, so plans are cut by an H200's costs on every GPU (docs/log/plans.md).
+/// The schedule with shared prefixes, without teams. The costs of groups beside own tokens are known for an
+/// H200 only, so plans are cut by an H200's costs on every GPU (docs/log/plans.md).
 schedule::Geometry sharing_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   return geometry_of_tiles(problem, workers.count, kLimits.most_tiles_sharing);
 }
@@ -137,7 +138,7 @@ prefix::Shape prefix_shape(const DecodeProblem& problem, const schedule::Workers
   return shape;
 }
 
-/// With batch_invariant one tile a CTA.
+/// With batch_invariant a CTA has one tile.
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   if (problem.options.batch_invariant) return *geometry(problem, workers, 1);
   if (prefix_shape_of(kGqa16, problem, workers).requests > 0) return sharing_geometry(problem, workers);

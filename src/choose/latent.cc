@@ -15,8 +15,8 @@ namespace {
 constexpr int kBlockTokens = 64;
 constexpr cost::Costs kUnplanned = cost::of(cost::Kernel::kLatent, cost::Situation::kUnplanned);
 
-/// Sets the items of a problem that goes by lists. Where a request's query tokens differ by no more than the
-/// causal mask they share row tiles: an item is then a request, and its second list is empty.
+/// Sets the items of a problem by lists. If a request's query tokens differ only by the causal mask, they
+/// share row tiles: an item is then a request, and its second list is empty.
 void set_lists(const DecodeProblem& problem, schedule::Geometry& g) {
   if (cuda::has_token_items(problem)) {
     schedule::set_lists(g, problem);
@@ -26,7 +26,7 @@ void set_lists(const DecodeProblem& problem, schedule::Geometry& g) {
   }
 }
 
-/// Do requests have mostly equal lengths? They do where indices name the tokens.
+/// Do requests have mostly equal lengths? They do if indices name the tokens.
 bool is_alike(const DecodeProblem& problem) {
   const ExtraCache& extra = problem.cache.extra;
   return problem.sparse.enabled && (!extra.enabled || extra.indexed);

@@ -23,26 +23,26 @@ schedule::Geometry split_geometry(const DecodeProblem& problem, const schedule::
 schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                   const DenseShape& shape);
 
-/// For items with two lists: shares of one item a CTA if they are estimated to take less than `otherwise`.
+/// For items with two lists: one share of one item a CTA, if that is estimated to take less than `otherwise`.
 /// The instances for shares need the rows of a tile to attend to the same tokens. `of_shares`: the costs of
 /// shares.
 schedule::Geometry listed_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                    const DenseShape& of_shares, const schedule::Geometry& otherwise);
 
-/// `g`, which must not be cut on the line yet, in shares of one item each, so that a CTA has one segment, and
-/// a combine step: equally many where the items have mostly equal lengths or few blocks, else by length.
-/// Empty where a line suits better.
+/// `g`, which must not be cut on the line yet, cut into shares of one item each, so that a CTA has one
+/// segment, with a combine step: equally many shares if items have mostly equal lengths or few blocks, else
+/// by length. Empty where a line suits better.
 std::optional<schedule::Geometry> shares_of_items(const DecodeProblem& problem, schedule::Geometry g,
                                                   const schedule::Workers& workers,
                                                   const ShareLimits& limits = kShareLimits);
 
-/// Whole items in turn in place of a line, where that is estimated to take no longer and items mostly have as
-/// many tokens as each other, as those that indices name: nobody reads a plan then, and nothing is merged.
+/// Whole items by kTurns in place of a line, if that is estimated to take no longer and items mostly have
+/// equally many tokens, as with indices: then no plan is read, and nothing is merged.
 schedule::Geometry in_turn_if_faster(const DecodeProblem& problem, const schedule::Geometry& line);
-/// The same where each CTA has one of them at most.
+/// The same if each CTA has at most one item.
 schedule::Geometry whole_if_faster(const DecodeProblem& problem, const schedule::Geometry& line);
 
-/// Sparse prefill: each CTA, and lane, takes whole query tokens in turn.
+/// Sparse prefill: kTurns over whole query tokens.
 schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                   const DenseShape& shape);
 

@@ -6,13 +6,13 @@
 
 namespace flashlatent::choose {
 
-/// What calls take of a kernel whose CTAs walk a line. per_call is of whole items; of a line that is cut it
+/// What calls take by a kernel whose CTAs walk a line. per_call is for whole items; for a line that is cut it
 /// is the geometry's.
 schedule::CallTimes dense_times(const schedule::Geometry& geometry, const schedule::Workers& workers,
                                 const cost::Costs& costs);
 
-/// What a call of shares takes, each of one item; `costs`: by which they are cut. A segment takes as long on
-/// every device, though cuts count it in blocks.
+/// What a call of shares takes, each share of one item; `costs`: those by which calls are cut. A segment
+/// takes as long on every device, though cuts count it in blocks.
 schedule::CallTimes share_times(schedule::Geometry geometry, const schedule::Workers& workers,
                                 const cost::Costs& costs);
 

@@ -16,7 +16,7 @@ using cost::Situation;
 
 struct Shape {
   DenseShape line;
-  cost::Costs shares;  // of CTAs that have a share of one request each
+  cost::Costs shares;  // for CTAs with one share of one request each
 };
 constexpr Shape kShape16 = {
     {.tile_rows = mla_64_e4m3::kFewRows, .cost = cost::of(Kernel::kMla64E4m3, Situation::kRows16)},
@@ -28,8 +28,8 @@ constexpr Shape kShapeOfTiles = {
     {.tile_rows = mla_64_e4m3::kTileRows, .cost = cost::of(Kernel::kMla64E4m3, Situation::kTiles)},
     cost::of(Kernel::kMla64E4m3, Situation::kSharesOfTiles)};
 
-/// Shares of one request each, so that a CTA has one segment, and a combine step. Not where CTAs never split:
-/// a workspace for larger batches may have no room for partial results.
+/// Shares of one request each, so that a CTA has one segment, with a combine step. Not where CTAs never
+/// split: then a workspace for larger batches may have no room for partial results.
 std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& problem, schedule::Geometry line,
                                                      const schedule::Workers& workers,
                                                      const cost::Costs& costs) {

@@ -45,8 +45,8 @@ bool fits_one_tile(const DecodeProblem& problem) {
   return problem.rows_per_kv_head() <= mla_64_pingpong::kTileRows;
 }
 
-/// A team of so many CTAs for each request and row tile, where there is room for all of them at once: no plan
-/// to read, no workspace, no combine step.
+/// A team of so many CTAs for each request and row tile, if there is room for all teams at once: no plan to
+/// read, no workspace, no combine step.
 std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
                                                 const schedule::Workers& workers, int team) {
   const int teams = within_room(std::max(workers - kUnusedByTeams, 0) / team, team, workers);
@@ -68,12 +68,11 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
   return schedule::whole_items(g);
 }
 
-/// The same from a bf16 or fp16 cache, where a CTA has a share alone. `line` is how CTAs share out the
-/// requests otherwise.
+/// The same from a bf16 or fp16 cache, with one share a CTA. `line` is the schedule without shares.
 std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem,
                                                 const schedule::Workers& workers,
                                                 const schedule::Geometry& line) {
-  // Where CTAs never split, a workspace for larger batches may have no room for partial results.
+  // If CTAs never split, a workspace for larger batches may have no room for partial results.
   if (line.partition != schedule::Partition::kLine || line.lanes > 2 ||
       !cuda::is_listed({mla_64_pingpong::kShareKeys576x512, mla_64_pingpong::kFp8ShareKeys},
                        mla_64_pingpong::share_key_of(problem, line)))

@@ -24,8 +24,8 @@ constexpr DenseShape kShapeByTokens = {.tile_rows = mla_64_roles::kTileRows,
 constexpr DenseShape kShapeOfTiles = {.tile_rows = mla_64_roles::kTileRows,
                                       .cost = cost::of(Kernel::kMla64Roles, Situation::kTiles)};
 
-/// Shares of one request each, so that a CTA has one segment. Empty where even_items() is: a workspace for
-/// larger batches may have no room for partial results then.
+/// Shares of one request each, so that a CTA has one segment. Empty where even_items() is: then a workspace
+/// for larger batches may have no room for partial results.
 std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line,
                                                      const schedule::Workers& workers) {
   line.cost = cost::of(Kernel::kMla64Roles, Situation::kSharesOfTiles).on(workers);
@@ -50,8 +50,8 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   }
   std::optional<schedule::Geometry> shares = shares_of_requests(line, workers);
   if (!shares || schedule::estimate(*shares) >= schedule::estimate(line)) return line;
-  // Only beside mla_64_pingpong's shares: the costs of a line are the same for both dtypes and however tokens
-  // are loaded.
+  // Only to compare with mla_64_pingpong's shares: the costs of a line are the same for both dtypes and all
+  // loaders.
   if (problem.cache.dtype == Dtype::kF16) {
     cost::add(shares->cost, cost::of(Kernel::kLatent, Situation::kPartials32).on(workers));
   }

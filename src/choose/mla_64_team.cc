@@ -1,4 +1,4 @@
-// mla_64_team: a cluster has one item's row tile, and each of its CTAs one block of it, or two.
+// mla_64_team: a cluster has one item's row tile, and each of its CTAs one or two blocks.
 #include <algorithm>
 
 #include "choose/cutters.h"
@@ -24,8 +24,8 @@ using mla_64_pingpong::kTileRows;
 
 static_assert(kMostTeam == AnyTeamLimits::kMostTeam);
 
-/// per_merge: what the exchange of kTileRows rows takes. per_call: of calls whose CTAs are more than half of
-/// the multiprocessors.
+/// per_merge: what the exchange of kTileRows rows takes. per_call: for calls with more CTAs than half of the
+/// multiprocessors.
 constexpr cost::Costs kCost = cost::of(Kernel::kMla64Team, Situation::kTeams);
 /// Query rows of a tile: with fewer there are more tiles, whose CTAs send less.
 constexpr int kRowsOfTiles[] = {kTileRows, kTileRows / 2, kTileRows / 4};
@@ -63,8 +63,8 @@ Cut cut_of(const DecodeProblem& problem, const schedule::Workers& workers, int r
   return cut;
 }
 
-/// The fastest cut of those whose teams are all resident; else the one with the fewest CTAs, whose teams are
-/// the smallest.
+/// The fastest cut whose teams are all resident; if there is none, the cut with the fewest CTAs, whose teams
+/// are the smallest.
 Cut best_cut(const DecodeProblem& problem, const schedule::Workers& workers) {
   Cut best = cut_of(problem, workers, kTileRows, kMostTeamBlocks);
   std::int32_t least = 0;

@@ -1,4 +1,4 @@
-// The shape of shared prefixes whose units gqa_128's kernel does (cuda/host/prefix_units.h).
+// The shape of shared prefixes whose units gqa_128's kernel computes (cuda/host/prefix_units.h).
 #pragma once
 
 #include "kernel/decode_kernel.h"

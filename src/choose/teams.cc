@@ -16,10 +16,10 @@ int resident_teams(int team, const schedule::Workers& workers) {
   return within_room(ctas / team, team, workers);
 }
 
-/// Each request is done by one team, or by several that merge in the kernel. A lone request gets as many
-/// teams as make the longest share of a CTA shortest, by the page table's reach; for several requests lengths
-/// decide. Where memory binds by far a lone request gets all teams: that only some CTAs have a last block
-/// costs nothing then (H100, 131,072 tokens: 14 teams 59.0 us, 13 teams 60.7).
+/// Each request has one team, or several that merge in the kernel. A lone request gets as many teams as make
+/// the longest share of a CTA shortest, by the page table's reach; for several requests lengths decide. Where
+/// memory binds by far, a lone request gets all teams: then it costs nothing that only some CTAs have a last
+/// block (H100, 131,072 tokens: 14 teams 59.0 us, 13 teams 60.7).
 schedule::Geometry shared_items(schedule::Geometry g, const cost::TeamCosts& costs, int workers) {
   g.partition = schedule::Partition::kTeamShares;
   g.cost = cost::of_team_parts(g, costs, workers);
@@ -48,7 +48,7 @@ schedule::Geometry team_geometry(const DecodeProblem& problem, const schedule::W
   g.parts = std::max(g.requests, teams / g.lanes);
   // do some teams have to wait for others to end?
   const bool waits = std::int64_t{g.parts} * g.lanes > teams;
-  // Otherwise kNever stays, as on a slice of a device that may not hold one team.
+  // Otherwise kNever stays: a slice of a device may not hold one team.
   if (!waits) g.cost = cost::of_team_parts(g, costs, workers);
   schedule::Geometry whole = *schedule::whole_items(g);
   if (waits) return whole;

@@ -17,12 +17,12 @@ struct TeamShape {
   cost::TeamCosts costs;
 };
 
-/// So many teams, or as many as the device holds at once, if it has been asked and that is fewer.
+/// So many teams, or as many as the device holds at once, if the device has been asked and holds fewer.
 inline int within_room(int teams, int team, const schedule::Workers& workers) {
   return workers.room.is_known() ? std::min(teams, workers.room.clusters_of(team)) : teams;
 }
 
-/// The schedule: a team, or several if there is room and it pays, for each row tile of a request.
+/// The schedule: for each row tile of a request a team, or several teams if there is room and they pay.
 schedule::Geometry team_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                  const TeamShape& shape);
 

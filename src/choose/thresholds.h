@@ -1,10 +1,10 @@
-// Where one way to cut a call gives way to another: for each kernel the limits that no cost decides. A limit
-// says what was measured, or follows from the hardware.
+// Limits from which one way to cut a call gives way to another, for each kernel, where no cost decides. Each
+// limit says what was measured, or follows from the hardware.
 #pragma once
 
 namespace flashlatent::choose {
 
-/// With batch_invariant a split is as long whatever the batch.
+/// Tokens of a split with batch_invariant, the same for every batch.
 inline constexpr int kFixedSplitTokens = 2048;
 
 /// Multiprocessors that are left over, since clusters lie within GPCs: an H200's have 16 or 18
@@ -13,13 +13,13 @@ inline constexpr int kUnusedByTeams = 12;
 
 /// Shares of one request each in place of a line, where several requests may differ in length.
 struct ShareLimits {
-  /// Up to so many blocks a CTA requests are fastest with equally many parts each, even where they differ in
-  /// length. Where they do not, that takes 0.4 us less, since nobody reads the plan.
+  /// Up to so many blocks a CTA requests are fastest with equally many parts each, even if they differ in
+  /// length. If they do not differ, equal parts take 0.4 us less, since no plan is read.
   int few_blocks = 2;
-  /// With more than so many a line shares out varied lengths better.
+  /// With more blocks a CTA a line balances varied lengths better.
   int most_blocks = 1 << 30;
-  /// The same with several row tiles, where others' segments cost a line's CTAs less: tiles find blocks in
-  /// L2.
+  /// The same with several row tiles, where further segments cost a line's CTAs less, since tiles find blocks
+  /// in L2.
   int most_blocks_of_tiles = 8;
 };
 inline constexpr ShareLimits kShareLimits;
@@ -30,34 +30,34 @@ struct Mla64E4m3Limits {
 inline constexpr Mla64E4m3Limits kMla64E4m3Limits;
 
 struct Mla64PingpongLimits {
-  /// By teams with more blocks a CTA requests of varied lengths lose a quarter where equal ones gain a
-  /// twentieth.
+  /// With more blocks a CTA, teams lose a quarter with requests of varied lengths, and gain a twentieth with
+  /// equal ones.
   int most_team_blocks = 8;
-  int few_rows = 16;  ///< A tile with so many rows costs a share's CTA less.
+  int few_rows = 16;  ///< A share of a tile with so few rows costs less.
 };
 inline constexpr Mla64PingpongLimits kMla64PingpongLimits;
 
-/// Shares are mostly 2 to 22 % faster than a line, but not where a few of many requests are much longer than
-/// the others, since each request has at least one CTA.
+/// Shares are mostly 2 to 22 % faster than a line, but not if a few of many requests are much longer than the
+/// others, since each request has at least one CTA.
 struct Mla64RolesLimits {
   /// So many requests get shares whatever their lengths (one of 131,072 tokens takes 5 % longer with 7
   /// requests of 512 beside it; it would take 9 % with 15 and 31 % with 31).
   int few_requests = 8;
   int most_blocks = 32;  ///< A CTA, of more requests than that, if lengths are equal.
   int most_lanes = 8;
-  /// With more lanes than two, shares must give work to so many fifths of the parts: 12 requests (24 CTAs of
-  /// 33 parts) take 4 to 5 % longer by shares, with two tiles (48 of 66) 7 to 11 % less.
+  /// With more than two lanes shares must give work to so many fifths of the parts: 12 requests (24 of 33
+  /// parts) take 4 to 5 % longer by shares, with two tiles (48 of 66 parts) 7 to 11 % less.
   int least_fifths = 4;
 };
 inline constexpr Mla64RolesLimits kMla64RolesLimits;
 
 /// Teams whose CTAs share a segment's blocks.
 struct TeamLimits {
-  /// Teams of up to `small_team` CTAs are not shared between two requests up to so many blocks a CTA. It was
-  /// no faster with teams of 16, which are few (4 requests of 4,096 tokens: 11.2 us, by teams of 8 10.5).
+  /// Teams of up to `small_team` CTAs are not shared between two requests up to so many blocks a CTA. Teams
+  /// of 16, of which there are few, were no faster (4 requests of 4,096 tokens: 11.2 us, by teams of 8 10.5).
   int few_blocks = 4;
   int small_team = 8;
-  int few_tokens_a_cta = 256;  ///< Up to these, teams of 16 have costs of their own.
+  int few_tokens_a_cta = 256;  ///< Up to so many, teams of 16 have costs of their own.
 };
 inline constexpr TeamLimits kTeamLimits;
 
@@ -85,13 +85,12 @@ struct Gqa16Limits {
   /// Row tiles a CTA. With 4, calls of equal lengths take 1 % longer and calls of varied lengths 2 % less;
   /// with 8, a tile a warp, all take longer.
   int most_tiles = 2;
-  /// After a shared prefix own tokens are few, and with more tiles a CTA has fewer segments (64 requests of
-  /// 512 own tokens with the prefix: 0.070 ms, with 2 tiles 0.075).
+  /// After a shared prefix own tokens are few, and with more tiles a CTA has fewer segments (64 requests with
+  /// 512 own tokens: 0.070 ms including the prefix, with 2 tiles 0.075).
   int most_tiles_sharing = 4;
-  int least_tenths = 9;  ///< Of the parts that must have a request where a CTA has several tiles.
-  /// An estimate only knows how far the page table reaches, so that with several query tokens a block counts
-  /// for so much more: long requests take 3 to 6 % less than by gqa_128_split, short ones up to twice as
-  /// long.
+  int least_tenths = 9;  ///< Of the parts, which must have a request if a CTA has several tiles.
+  /// An estimate only knows how far the page table reaches. So with several query tokens a block counts for
+  /// so much more: long requests take 3 to 6 % less than by gqa_128_split, short ones up to twice as long.
   int more_by_query_tokens = 8;  ///< An eighth.
 };
 inline constexpr Gqa16Limits kGqa16Limits;

@@ -4,11 +4,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define FLASHLATENT_DIVISOR_FUNCTION __host__ __device__ __forceinline__
-#else
-#define FLASHLATENT_DIVISOR_FUNCTION inline
-#endif
+#include "core/host_device.h"
 
 namespace flashlatent {
 
@@ -20,22 +16,20 @@ struct Divisor {
   std::uint32_t multiplier = (1U << 31) + 1;
   std::uint32_t shift = 31;
 
-  FLASHLATENT_DIVISOR_FUNCTION Divisor() {}
+  FLASHLATENT_HOST_DEVICE Divisor() {}
   /// `divisor`: 1 to 2^31 - 1.
-  FLASHLATENT_DIVISOR_FUNCTION explicit Divisor(std::int32_t divisor) : value(divisor) {
+  FLASHLATENT_HOST_DEVICE explicit Divisor(std::int32_t divisor) : value(divisor) {
     std::uint32_t log = 0;
     while ((1LL << log) < divisor) ++log;
     shift = 31 + log;
     multiplier = static_cast<std::uint32_t>((1ULL << shift) / static_cast<std::uint32_t>(divisor) + 1);
   }
 
-  FLASHLATENT_DIVISOR_FUNCTION std::int32_t quotient(std::int32_t x) const {
+  FLASHLATENT_HOST_DEVICE std::int32_t quotient(std::int32_t x) const {
     return static_cast<std::int32_t>(static_cast<std::uint64_t>(static_cast<std::uint32_t>(x)) * multiplier >>
                                      shift);
   }
-  FLASHLATENT_DIVISOR_FUNCTION std::int32_t remainder(std::int32_t x) const {
-    return x - quotient(x) * value;
-  }
+  FLASHLATENT_HOST_DEVICE std::int32_t remainder(std::int32_t x) const { return x - quotient(x) * value; }
 };
 
 }  // namespace flashlatent

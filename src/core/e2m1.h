@@ -10,7 +10,7 @@ inline constexpr float kLargest = 6.0F;
 inline constexpr float kLeastScale = 0x1p-9F;  // e4m3's least
 
 /// e2m1 as a float, exactly.
-FLASHLATENT_FP8_FUNCTION float decode(std::uint8_t code) {
+FLASHLATENT_HOST_DEVICE float decode(std::uint8_t code) {
   const std::uint32_t sign = std::uint32_t{code & 8U} << 28;
   const std::uint32_t magnitude = code & 7U;
   // The shifted exponent is 126 too small; multiplying by 2^126 corrects it, for the subnormal 0.5, too.
@@ -18,7 +18,7 @@ FLASHLATENT_FP8_FUNCTION float decode(std::uint8_t code) {
 }
 
 /// A float as e2m1: round to nearest, ties to even mantissa. Magnitudes beyond 6 become 6; NaN becomes 0.
-FLASHLATENT_FP8_FUNCTION std::uint8_t encode(float x) {
+FLASHLATENT_HOST_DEVICE std::uint8_t encode(float x) {
   const std::uint32_t bits = e4m3::bits_of(x);
   const float magnitude = e4m3::float_of(bits & 0x7FFFFFFFU);
   if (!(magnitude == magnitude)) return 0;
@@ -30,7 +30,7 @@ FLASHLATENT_FP8_FUNCTION std::uint8_t encode(float x) {
 }
 
 /// The scale byte, e4m3, of a group whose largest finite magnitude is amax.
-FLASHLATENT_FP8_FUNCTION std::uint8_t scale_byte(float amax) {
+FLASHLATENT_HOST_DEVICE std::uint8_t scale_byte(float amax) {
   const float scale = amax / kLargest;
   return e4m3::encode(scale < kLeastScale ? kLeastScale : scale > e4m3::kLargest ? e4m3::kLargest : scale);
 }

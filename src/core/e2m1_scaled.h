@@ -11,11 +11,11 @@ namespace flashlatent::e2m1 {
 /// dividing.
 class ScaledCode {
  public:
-  FLASHLATENT_FP8_FUNCTION explicit ScaledCode(float scale)
+  FLASHLATENT_HOST_DEVICE explicit ScaledCode(float scale)
       : ties_{0.25F * scale, 0.75F * scale, 1.25F * scale, 1.75F * scale,
               2.5F * scale,  3.5F * scale,  5.0F * scale} {}
 
-  FLASHLATENT_FP8_FUNCTION std::uint32_t operator()(float x) const {
+  FLASHLATENT_HOST_DEVICE std::uint32_t operator()(float x) const {
     const std::uint32_t bits = e4m3::bits_of(x);
     const float magnitude = e4m3::float_of(bits & 0x7FFFFFFFU);
     if (!(magnitude == magnitude)) return 0;

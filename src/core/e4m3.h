@@ -7,35 +7,31 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __CUDACC__
-#define FLASHLATENT_FP8_FUNCTION __host__ __device__ __forceinline__
-#else
-#define FLASHLATENT_FP8_FUNCTION inline
-#endif
+#include "core/host_device.h"
 
 namespace flashlatent::e4m3 {
 
 inline constexpr float kLargest = 448.0F;
 inline constexpr std::uint8_t kNan = 0x7F;
 
-FLASHLATENT_FP8_FUNCTION std::uint32_t bits_of(float x) {
+FLASHLATENT_HOST_DEVICE std::uint32_t bits_of(float x) {
   std::uint32_t bits;
   memcpy(&bits, &x, sizeof(bits));
   return bits;
 }
-FLASHLATENT_FP8_FUNCTION float float_of(std::uint32_t bits) {
+FLASHLATENT_HOST_DEVICE float float_of(std::uint32_t bits) {
   float x;
   memcpy(&x, &bits, sizeof(x));
   return x;
 }
 
 /// Is x neither NaN nor infinite?
-FLASHLATENT_FP8_FUNCTION bool is_finite(float x) {
+FLASHLATENT_HOST_DEVICE bool is_finite(float x) {
   return (bits_of(x) & 0x7F800000U) != 0x7F800000U;
 }
 
 /// e4m3 as a float, exactly.
-FLASHLATENT_FP8_FUNCTION float decode(std::uint8_t code) {
+FLASHLATENT_HOST_DEVICE float decode(std::uint8_t code) {
   const std::uint32_t sign = std::uint32_t{code & 0x80U} << 24;
   const std::uint32_t magnitude = code & 0x7FU;
   if (magnitude == 0x7F) return float_of(sign | 0x7FC00000U);
@@ -45,7 +41,7 @@ FLASHLATENT_FP8_FUNCTION float decode(std::uint8_t code) {
 
 /// A float as e4m3: round to nearest, ties to even. Magnitudes beyond 448 become 448; NaN and infinity become
 /// NaN.
-FLASHLATENT_FP8_FUNCTION std::uint8_t encode(float x) {
+FLASHLATENT_HOST_DEVICE std::uint8_t encode(float x) {
   if (!is_finite(x)) return kNan;
   const std::uint32_t sign = bits_of(x) >> 24 & 0x80U;
   const float magnitude = float_of(bits_of(x) & 0x7FFFFFFFU);
@@ -65,14 +61,14 @@ inline constexpr int kLeastOfAmax = -22, kLeastOfScale = -13;
 /// The exponent of a group's scale: ceil(log2(amax / 448)), at least `least`, where amax is the largest
 /// magnitude of the group's finite elements. The scale is a power of two, so that no reader rounds. In code:
 /// 448 is 1.75 * 2^8, so a larger fraction than 1.75 carries into the exponent.
-FLASHLATENT_FP8_FUNCTION int scale_exponent(float amax, int least = kLeastOfScale) {
+FLASHLATENT_HOST_DEVICE int scale_exponent(float amax, int least = kLeastOfScale) {
   constexpr std::uint32_t kCarry = 0x7FFFFF - 0x600000;
   const int exponent = static_cast<int>((bits_of(amax) + kCarry) >> 23) - 127 - 8;
   return exponent > least ? exponent : least;
 }
 
 /// 2^exponent; `exponent`: -126 to 127.
-FLASHLATENT_FP8_FUNCTION float power_of_two(int exponent) {
+FLASHLATENT_HOST_DEVICE float power_of_two(int exponent) {
   return float_of(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 

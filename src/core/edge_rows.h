@@ -31,7 +31,7 @@ struct Rows {
   std::int64_t count() const { return requests * tokens * heads; }
 };
 
-/// Of a row's number: its request, token and head.
+/// The request, token and head of a row, from the row's number.
 struct Place {
   std::int64_t request, token, head;
 

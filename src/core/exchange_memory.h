@@ -3,11 +3,12 @@
 //   count    how many calls this rank has done (Epoch): exchanges of results and gatherings of queries
 //   words    [parity][sender][lines][32]
 //
-// A pack is neighbours of a row: of results 16 elements and the row's lse, of queries 48 bytes. It travels as
-// some words of 16 bytes, each 12 bytes of the pack and a tag that says which call it is of. A word is
-// written and read as one, so who finds the tag has the rest: the message is its own flag. (The idea is that
-// of NCCL's LL protocol.) Packs are counted over all rows of a rank, whatever the shapes; those of a warp lie
-// in as many lines as a pack has words, so that each of its stores is 512 bytes.
+// A pack is neighbouring data of a row: 16 elements of a result with the row's lse, or 48 bytes of a query.
+// It travels as some words of 16 bytes, each with 12 bytes of the pack and a tag that says to which call it
+// belongs. A word is written and read in one access, so a reader that finds the tag has the data too: the
+// message is its own flag. (The idea is that of NCCL's LL protocol.) Packs are counted over all rows of a
+// rank, whatever the shapes; those of a warp lie in as many lines as a pack has words, so that each of its
+// stores is 512 bytes.
 //
 // Why two parities are enough. A rank R sends call e + 2 after its launch of e + 1 has ended. That launch has
 // read a word of e + 1 from every peer P. P sent it after its launch of e had ended, and so had read
@@ -20,15 +21,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define FLASHLATENT_EXCHANGE_FUNCTION __host__ __device__ __forceinline__
-#else
-#define FLASHLATENT_EXCHANGE_FUNCTION inline
-#endif
+#include "core/host_device.h"
 
 namespace flashlatent::exchange {
 
-/// Sixteen neighbours of a row of results, and its lse: 36 bytes, without a byte to spare.
+/// Sixteen neighbouring elements of a row of results, and the row's lse: 36 bytes, all used.
 struct ResultPack {
   static constexpr int kExtent = 16;  // elements of 16 bits
   static constexpr int kWords = 3;
@@ -45,23 +42,23 @@ inline constexpr int kGroup = 32;  // words of a line, packs of a warp
 inline constexpr std::size_t kLineBytes = std::size_t{kGroup} * kWordBytes;
 inline constexpr std::size_t kCountBytes = 256;
 
-/// Which call it is. Every CTA of a launch reads the count, and adds its arrivals when it has. What all
-/// of them add is one exchange, and what some of them add is less, so all read the same number.
+/// The number of a call. Every CTA of a launch reads the count, and then adds its arrivals. All CTAs together
+/// add one exchange, and some of them add less, so all read the same number.
 struct Epoch {
   static constexpr int kArrivalBits = 12;
   static constexpr int kMostCtas = 1 << kArrivalBits;
 
   std::uint64_t number;  // 1 of the first
 
-  FLASHLATENT_EXCHANGE_FUNCTION explicit Epoch(std::uint64_t count) : number((count >> kArrivalBits) + 1) {}
-  FLASHLATENT_EXCHANGE_FUNCTION static std::uint64_t arrivals(int cta, int ctas) {
+  FLASHLATENT_HOST_DEVICE explicit Epoch(std::uint64_t count) : number((count >> kArrivalBits) + 1) {}
+  FLASHLATENT_HOST_DEVICE static std::uint64_t arrivals(int cta, int ctas) {
     return cta == 0 ? kMostCtas - (ctas - 1) : 1;
   }
 
-  FLASHLATENT_EXCHANGE_FUNCTION int parity() const { return static_cast<int>(number % 2); }
+  FLASHLATENT_HOST_DEVICE int parity() const { return static_cast<int>(number % 2); }
   /// Memory that was never written has tag 0, which no call has. Other tags of a parity come again after
   /// 2^32 calls; a word that was not written since would have to be read in just that one.
-  FLASHLATENT_EXCHANGE_FUNCTION std::uint32_t tag() const {
+  FLASHLATENT_HOST_DEVICE std::uint32_t tag() const {
     const auto low = static_cast<std::uint32_t>(number);
     return low == 0 ? 1 : low;  // an odd one is of the other parity
   }
@@ -74,15 +71,15 @@ struct Layout {
   std::size_t lines;  // of words from one rank that there is room for, whatever the packs
 
   /// The first word of a pack that `sender` writes in `receiver`'s memory; the others are `kGroup` words on.
-  FLASHLATENT_EXCHANGE_FUNCTION std::size_t word(int parity, int sender, int receiver, int pack) const {
+  FLASHLATENT_HOST_DEVICE std::size_t word(int parity, int sender, int receiver, int pack) const {
     const int place = sender < receiver ? sender : sender - 1;  // nobody sends to itself
     const std::size_t half = (std::size_t(parity) * (world - 1) + place) * lines;
     const std::size_t line = half + std::size_t(pack / kGroup) * Pack::kWords;
     return kCountBytes + (line * kGroup + pack % kGroup) * kWordBytes;
   }
   std::size_t bytes() const { return kCountBytes + 2 * (std::size_t(world) - 1) * lines * kLineBytes; }
-  /// How many rows of a rank there is room for. Packs of all peers are counted in 30 bits, so that a thread's
-  /// next is an int.
+  /// How many rows of a rank fit. Packs of all peers are counted in 30 bits, so that the number of a thread's
+  /// next pack is an int.
   std::size_t rows() const {
     const std::size_t most = (std::size_t{1} << 30) / (std::size_t(world) - 1);
     return std::min(lines / Pack::kWords * kGroup, most) / static_cast<std::size_t>(std::max(packs, 1));
@@ -94,7 +91,7 @@ int packs_of(int extent) {
   return (extent + Pack::kExtent - 1) / Pack::kExtent;
 }
 
-/// The least layout for `rows` rows of a rank, of so many elements or bytes.
+/// The smallest layout for `rows` rows of a rank, each of the given elements or bytes.
 template <class Pack>
 Layout<Pack> layout_for(int rows, int extent, int world) {
   const int packs = packs_of<Pack>(extent);

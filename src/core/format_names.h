@@ -6,8 +6,8 @@
 
 namespace flashlatent {
 
-/// The end of a message about a format that is not known: what `name` is called here; empty where nobody
-/// calls a format so.
+/// The end of a message about a format that is not known: what `name` is called here; empty where no package
+/// uses `name` for a format.
 std::string known_as(std::string_view name);
 
 }  // namespace flashlatent

@@ -15,7 +15,7 @@ struct OverTokens {
   T* data = nullptr;
   std::int64_t request = 0, token = 0, inner = 0;
 
-  FLASHLATENT_FP8_FUNCTION T* at(std::int64_t r, std::int64_t t) const {
+  FLASHLATENT_HOST_DEVICE T* at(std::int64_t r, std::int64_t t) const {
     return data + r * request + t * token;
   }
 };
@@ -27,7 +27,7 @@ struct IndexCall {
   bool causal = false;
   bool lengths_per_token = false;
   int batch = 0;
-  int tokens = 0;  ///< Query tokens: of each request, or ragged of all.
+  int tokens = 0;  ///< Query tokens of each request; if ragged, of all requests.
   int heads = 0;
   int topk = 0;
   int page_size = 1;
@@ -57,31 +57,32 @@ struct IndexCall {
   /// All query tokens.
   std::int64_t rows() const { return ragged ? tokens : std::int64_t{batch} * tokens; }
 
-  FLASHLATENT_FP8_FUNCTION std::int64_t reach() const { return std::int64_t{max_pages} * page_size; }
+  FLASHLATENT_HOST_DEVICE std::int64_t reach() const { return std::int64_t{max_pages} * page_size; }
 
   /// What query token `token` of the `request`'s `count` sees, of which it is number `own`.
-  FLASHLATENT_FP8_FUNCTION int visible(std::int64_t request, std::int64_t token, int own, int count) const {
+  FLASHLATENT_HOST_DEVICE int visible(std::int64_t request, std::int64_t token, int own, int count) const {
     const std::int64_t length = *lengths.at(request, token);
+    // Visibility::end(), by way of which ptxas makes other code of kernels.
     const std::int64_t seen = causal ? length - count + own + 1 : length;
     const std::int64_t most = reach();
     return static_cast<int>(seen < 0 ? 0 : seen > most ? most : seen);
   }
 
   /// The position at a place of a query token; -1: none.
-  FLASHLATENT_FP8_FUNCTION std::int64_t position(const std::int32_t* named, int place) const {
+  FLASHLATENT_HOST_DEVICE std::int64_t position(const std::int32_t* named, int place) const {
     if (candidates == 0) return place;
     const std::int64_t block = named[place / candidate_block];
     return block < 0 ? -1 : block * candidate_block + place % candidate_block;
   }
 
   /// The page of a position of a request; -1: it does not exist.
-  FLASHLATENT_FP8_FUNCTION std::int64_t page_of(std::int64_t request, std::int64_t position) const {
+  FLASHLATENT_HOST_DEVICE std::int64_t page_of(std::int64_t request, std::int64_t position) const {
     const std::int64_t page = block_table[request * table_stride + position / page_size];
     return page >= 0 && page < pages ? page : -1;
   }
 
   /// A position as a result.
-  FLASHLATENT_FP8_FUNCTION std::int32_t result(std::int64_t request, int position) const {
+  FLASHLATENT_HOST_DEVICE std::int32_t result(std::int64_t request, int position) const {
     if (slot_table == nullptr) return position;
     const int column = position / slot_page_size;
     if (column >= slot_columns) return -1;
@@ -91,7 +92,8 @@ struct IndexCall {
   }
 };
 
-/// The request and the number within it of query token `row`, counted over all requests.
+/// The request of query token `row`, which counts over all requests, and the query token's number within the
+/// request.
 struct IndexRow {
   int request = 0;
   int own = 0;    ///< Its number among the request's query tokens.
@@ -101,7 +103,7 @@ struct IndexRow {
 
 /// Ragged: `request` by binary search in cu_seqlens_q. Rows behind the last request's have count 0 and see
 /// nothing.
-FLASHLATENT_FP8_FUNCTION IndexRow row_of(const IndexCall& call, int row) {
+FLASHLATENT_HOST_DEVICE IndexRow row_of(const IndexCall& call, int row) {
   if (!call.ragged) return {row / call.tokens, row % call.tokens, call.tokens, row % call.tokens};
   int low = 0, high = call.batch;  // the first request that ends behind the row
   while (low < high) {
@@ -117,16 +119,16 @@ FLASHLATENT_FP8_FUNCTION IndexRow row_of(const IndexCall& call, int row) {
   return {low, row - begin, call.cu_seqlens_q[(low + 1) * call.cu_stride] - begin, row};
 }
 
-/// A score as a number that is ordered like it, above 0: NaN counts as -inf, and -0 as 0. Tokens that do not
+/// A score as a number above 0, in the order of scores: NaN counts as -inf, and -0 as 0. Tokens that do not
 /// exist have kNoToken.
 inline constexpr std::uint32_t kNoToken = 0;
-FLASHLATENT_FP8_FUNCTION std::uint32_t sortable(float score) {
+FLASHLATENT_HOST_DEVICE std::uint32_t sortable(float score) {
   const std::uint32_t bits = e4m3::bits_of(score + 0.0F);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return 0x007FFFFFU;
   return bits & 0x80000000U ? ~bits : bits | 0x80000000U;
 }
 /// The score of such a number; -inf of kNoToken.
-FLASHLATENT_FP8_FUNCTION float score_of(std::uint32_t sortable) {
+FLASHLATENT_HOST_DEVICE float score_of(std::uint32_t sortable) {
   if (sortable <= 0x007FFFFFU) return e4m3::float_of(0xFF800000U);
   return e4m3::float_of(sortable & 0x80000000U ? sortable & 0x7FFFFFFFU : ~sortable);
 }
@@ -141,11 +143,11 @@ struct MergeCall {
   OverTokens<std::int32_t> out, out_counts;
 
   /// How many scores a rank has of a query token.
-  FLASHLATENT_FP8_FUNCTION int count_of(std::int64_t r, std::int64_t t, int of_rank) const {
+  FLASHLATENT_HOST_DEVICE int count_of(std::int64_t r, std::int64_t t, int of_rank) const {
     const std::int32_t count = counts.at(r, t)[of_rank * count_rank_stride];
     return count < 0 ? 0 : count > topk ? topk : count;
   }
-  FLASHLATENT_FP8_FUNCTION std::uint32_t key(std::int64_t r, std::int64_t t, int of_rank, int i) const {
+  FLASHLATENT_HOST_DEVICE std::uint32_t key(std::int64_t r, std::int64_t t, int of_rank, int i) const {
     return sortable((scores.at(r, t) + of_rank * score_rank_stride)[i]);
   }
 };

@@ -1,5 +1,5 @@
-// Do the tensors of index_topk() and its relatives fit? All backends call these, so all refuse in the same
-// words. Errors: kInvalidArgument.
+// Do the tensors of index_topk() and its relatives fit? All backends call these functions, so all refuse with
+// the same messages. Errors: kInvalidArgument.
 #pragma once
 
 #include "core/index_call.h"

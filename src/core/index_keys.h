@@ -17,31 +17,31 @@ inline constexpr int kGroups = kDim / kGroup;
 inline constexpr int kScaleBytes = 4;
 inline constexpr int kPageAlignment = 16;  // a page stride is a multiple of this many bytes
 
-FLASHLATENT_FP8_FUNCTION constexpr int data_bytes(IndexFormat format) {
+FLASHLATENT_HOST_DEVICE constexpr int data_bytes(IndexFormat format) {
   return format == IndexFormat::kFp8_132 ? kDim : kDim / 2;
 }
 
 /// Bytes from the page's begin to the data and to the scales of a key.
-FLASHLATENT_FP8_FUNCTION std::int64_t data_offset(IndexFormat format, std::int64_t key) {
+FLASHLATENT_HOST_DEVICE std::int64_t data_offset(IndexFormat format, std::int64_t key) {
   return key * data_bytes(format);
 }
-FLASHLATENT_FP8_FUNCTION std::int64_t scale_offset(IndexFormat format, std::int64_t page_size,
-                                                   std::int64_t key) {
+FLASHLATENT_HOST_DEVICE std::int64_t scale_offset(IndexFormat format, std::int64_t page_size,
+                                                  std::int64_t key) {
   return page_size * data_bytes(format) + key * kScaleBytes;
 }
-FLASHLATENT_FP8_FUNCTION std::int64_t page_bytes(IndexFormat format, std::int64_t page_size) {
+FLASHLATENT_HOST_DEVICE std::int64_t page_bytes(IndexFormat format, std::int64_t page_size) {
   return page_size * (data_bytes(format) + kScaleBytes);
 }
 
 /// The exponent of the writer's mxfp4_68 scale: ceil(log2(max(amax, 6 * 2^-126) / 6)), where 6 is 1.5 * 2^2,
 /// so that a larger fraction carries into the exponent.
-FLASHLATENT_FP8_FUNCTION int mxfp4_exponent(float amax) {
+FLASHLATENT_HOST_DEVICE int mxfp4_exponent(float amax) {
   const float clamped = amax > 0x1.8p-124F ? amax : 0x1.8p-124F;
   return static_cast<int>((e4m3::bits_of(clamped) + (0x7FFFFFU - 0x400000U)) >> 23) - 127 - 2;
 }
 
 /// x / 2^exponent as e4m3; `exponent`: -126 to 126.
-FLASHLATENT_FP8_FUNCTION std::uint8_t encode_fp8(float x, int exponent) {
+FLASHLATENT_HOST_DEVICE std::uint8_t encode_fp8(float x, int exponent) {
   return e4m3::encode(x * e4m3::power_of_two(-exponent));
 }
 

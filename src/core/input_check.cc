@@ -42,8 +42,7 @@ List first_list(const DecodeProblem& problem, const DecodeInputs& inputs) {
   set_lengths(inputs.cache_seqlens, InputArgument::kCacheSeqlens, list);
   set_pages(inputs.block_table, InputArgument::kBlockTable, cache.page_size, list);
   list.cache_pages = (cache.layout == KvLayout::kLatent ? inputs.kv_cache : inputs.key_cache).shape[0];
-  list.causal = options.causal;
-  list.window = options.window;
+  list.visibility = {options.window, options.causal};
   list.shard = TokenShard(options.shard.rank, options.shard.world, options.shard.run);
   return list;
 }

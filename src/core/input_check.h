@@ -4,13 +4,8 @@
 #include <cstdint>
 
 #include "core/token_shard.h"
+#include "core/visible.h"
 #include "flashlatent/check_inputs.h"
-
-#ifdef __CUDACC__
-#define FLASHLATENT_CHECK_FUNCTION __host__ __device__ __forceinline__
-#else
-#define FLASHLATENT_CHECK_FUNCTION inline
-#endif
 
 namespace flashlatent::input_check {
 
@@ -24,17 +19,16 @@ struct List {
   std::int64_t token_stride = 0;
   std::int32_t each = 1;                ///< Lengths of a request: 1 or s_q.
   bool by_token = false;                ///< Does each query token have a length?
-  const std::int32_t* pages = nullptr;  ///< The page table; null: tokens are named by indices.
+  const std::int32_t* pages = nullptr;  ///< The page table; null: tokens are given by indices.
   std::int64_t pages_stride = 0;        ///< Entries from one request's row to the next.
   std::int32_t columns = 0;
   std::int32_t page_size = 1;
-  std::int64_t reach = 0;  ///< The most tokens of a request; by indices: topk.
+  std::int64_t reach = 0;  ///< The most tokens of a request; with indices: topk.
   std::int64_t cache_pages = 0;
-  std::int32_t window = 0;
-  bool causal = false;
+  Visibility visibility;
   TokenShard shard;  ///< Which tokens of a context this rank holds.
 
-  FLASHLATENT_CHECK_FUNCTION std::int32_t length(std::int32_t request, std::int32_t token) const {
+  FLASHLATENT_HOST_DEVICE std::int32_t length(std::int32_t request, std::int32_t token) const {
     return lengths[request * length_stride + token * token_stride];
   }
 };
@@ -52,16 +46,16 @@ struct Range {
   std::int64_t least, most;
 };
 
-FLASHLATENT_CHECK_FUNCTION bool contains(const Range& range, std::int64_t value) {
+FLASHLATENT_HOST_DEVICE bool contains(const Range& range, std::int64_t value) {
   return value >= range.least && value <= range.most;
 }
 
-FLASHLATENT_CHECK_FUNCTION std::int64_t clamp(std::int64_t value, std::int64_t least, std::int64_t most) {
+FLASHLATENT_HOST_DEVICE std::int64_t clamp(std::int64_t value, std::int64_t least, std::int64_t most) {
   return value < least ? least : value > most ? most : value;
 }
 
 /// The range of cu_seqlens_q[i]. The last entry must be the total, and at most s_q above the entry before it.
-FLASHLATENT_CHECK_FUNCTION Range accepted_begin(const Tables& t, std::int32_t i) {
+FLASHLATENT_HOST_DEVICE Range accepted_begin(const Tables& t, std::int32_t i) {
   const std::int64_t before = i == 0 ? 0 : t.begins[i - 1];
   const std::int64_t most = i == 0 ? 0 : before + t.query_tokens;
   const Range range{before, i < t.requests && most > t.query_total ? t.query_total : most};
@@ -69,25 +63,25 @@ FLASHLATENT_CHECK_FUNCTION Range accepted_begin(const Tables& t, std::int32_t i)
   return i == t.requests && by_total ? Range{t.query_total, t.query_total} : range;
 }
 
-FLASHLATENT_CHECK_FUNCTION Range accepted_length(const List& list) {
+FLASHLATENT_HOST_DEVICE Range accepted_length(const List& list) {
   if (list.shard.is_all()) return {0, list.reach};
   // A context may end just before the first of the rank's tokens that would not fit.
   return {0, list.reach > INT32_MAX ? INT32_MAX : list.shard.position(static_cast<std::int32_t>(list.reach))};
 }
 
 /// Tokens of a context that this rank holds, as far as the page table reaches.
-FLASHLATENT_CHECK_FUNCTION std::int64_t held_in_reach(const List& list, std::int64_t tokens) {
+FLASHLATENT_HOST_DEVICE std::int64_t held_in_reach(const List& list, std::int64_t tokens) {
   const std::int64_t few = clamp(tokens, 0, INT32_MAX);
   return clamp(list.shard.is_all() ? few : list.shard.held(static_cast<std::int32_t>(few)), 0, list.reach);
 }
 
 /// The range of an entry of a page table; negative entries are skipped, so they are legal.
-FLASHLATENT_CHECK_FUNCTION Range accepted_page(const List& list) {
+FLASHLATENT_HOST_DEVICE Range accepted_page(const List& list) {
   return {INT32_MIN, list.cache_pages - 1};
 }
 
 /// The columns of a request's row whose tokens a query token can see, by the clamped length.
-FLASHLATENT_CHECK_FUNCTION Range live_columns(const Tables& t, const List& list, std::int32_t request) {
+FLASHLATENT_HOST_DEVICE Range live_columns(const Tables& t, const List& list, std::int32_t request) {
   std::int64_t length = 0;
   for (std::int32_t token = 0; token < list.each; ++token) {
     const std::int64_t one =
@@ -98,8 +92,11 @@ FLASHLATENT_CHECK_FUNCTION Range live_columns(const Tables& t, const List& list,
   if (t.begins != nullptr) {
     tokens = clamp(std::int64_t{t.begins[request + 1]} - t.begins[request], 0, tokens);
   }
+  const Visibility& visibility = list.visibility;
   std::int64_t first = 0;  // the first token that the first query token sees
-  if (list.window > 0) first = clamp((list.causal ? length - tokens + 1 : length) - list.window, 0, length);
+  if (visibility.window > 0) {
+    first = clamp(visibility.end(length, tokens, 0) - visibility.window, 0, length);
+  }
   first = held_in_reach(list, first);
   length = held_in_reach(list, length);
   if (tokens == 0 || first == length) return {0, -1};
@@ -112,40 +109,40 @@ inline constexpr Place kNoPlace = ~Place{0};
 inline constexpr int kIndexBits = 30;    // 2^30 columns
 inline constexpr int kRequestBits = 20;  // 2^20 requests
 
-FLASHLATENT_CHECK_FUNCTION Place place_of(InputArgument argument, std::int32_t request, std::int32_t index) {
+FLASHLATENT_HOST_DEVICE Place place_of(InputArgument argument, std::int32_t request, std::int32_t index) {
   return static_cast<Place>(argument) << (kIndexBits + kRequestBits) |
          static_cast<Place>(request) << kIndexBits | static_cast<Place>(index);
 }
 
 /// The place of cu_seqlens_q[i], the end of request i - 1.
-FLASHLATENT_CHECK_FUNCTION Place begin_place(std::int32_t i) {
+FLASHLATENT_HOST_DEVICE Place begin_place(std::int32_t i) {
   // kIndexBits has room for the last entry's index, 2^20 at most.
   return place_of(InputArgument::kCuSeqlensQ, i == 0 ? 0 : i - 1, i);
 }
 
 /// The place of length number `i` of a list with `each` lengths a request.
-FLASHLATENT_CHECK_FUNCTION Place length_place(const List& list, std::int32_t i) {
+FLASHLATENT_HOST_DEVICE Place length_place(const List& list, std::int32_t i) {
   const std::int32_t request = i / list.each;
   const bool is_row = list.length_argument == InputArgument::kCacheSeqlens;
   return place_of(list.length_argument, request, is_row ? request : i % list.each);
 }
 
-FLASHLATENT_CHECK_FUNCTION Place page_place(const List& list, std::int32_t request, std::int32_t column) {
+FLASHLATENT_HOST_DEVICE Place page_place(const List& list, std::int32_t request, std::int32_t column) {
   return place_of(list.page_argument, request, column);
 }
 
-FLASHLATENT_CHECK_FUNCTION bool begin_offends(const Tables& t, std::int32_t i) {
+FLASHLATENT_HOST_DEVICE bool begin_offends(const Tables& t, std::int32_t i) {
   return !contains(accepted_begin(t, i), t.begins[i]);
 }
-FLASHLATENT_CHECK_FUNCTION bool length_offends(const List& list, std::int32_t i) {
+FLASHLATENT_HOST_DEVICE bool length_offends(const List& list, std::int32_t i) {
   return !contains(accepted_length(list), list.length(i / list.each, i % list.each));
 }
-FLASHLATENT_CHECK_FUNCTION bool page_offends(const List& list, std::int32_t page) {
+FLASHLATENT_HOST_DEVICE bool page_offends(const List& list, std::int32_t page) {
   return !contains(accepted_page(list), page);
 }
 
 /// What is wrong at a place.
-FLASHLATENT_CHECK_FUNCTION InputOffence offence_at(const Tables& t, Place place) {
+FLASHLATENT_HOST_DEVICE InputOffence offence_at(const Tables& t, Place place) {
   InputOffence offence;
   if (place == kNoPlace) return offence;
   offence.argument = static_cast<InputArgument>(place >> (kIndexBits + kRequestBits));

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/divisor.h"
+#include "core/host_device.h"
 #include "flashlatent/prepare_step.h"
 
 namespace flashlatent::step_tokens {
@@ -41,7 +42,7 @@ struct Call {
 };
 
 /// The last request that begins at or before `row`; whatever cu_seqlens_q holds, one of the batch.
-FLASHLATENT_DIVISOR_FUNCTION std::int32_t request_of(const Query& query, std::int64_t row) {
+FLASHLATENT_HOST_DEVICE std::int32_t request_of(const Query& query, std::int64_t row) {
   std::int32_t first = 0, last = query.batch - 1;
   while (first < last) {
     const std::int32_t middle = first + (last - first + 1) / 2;
@@ -54,7 +55,7 @@ FLASHLATENT_DIVISOR_FUNCTION std::int32_t request_of(const Query& query, std::in
   return first;
 }
 
-FLASHLATENT_DIVISOR_FUNCTION Place place_of(const Query& query, std::int64_t row) {
+FLASHLATENT_HOST_DEVICE Place place_of(const Query& query, std::int64_t row) {
   std::int32_t request;
   std::int64_t behind;  // query tokens of the request from this one on
   if (query.begins == nullptr) {
@@ -70,13 +71,12 @@ FLASHLATENT_DIVISOR_FUNCTION Place place_of(const Query& query, std::int64_t row
 }
 
 /// Tokens of the cache that stand for whole groups of the first `tokens` of a context.
-FLASHLATENT_DIVISOR_FUNCTION std::int32_t cached(const Cache& cache, std::int32_t tokens) {
+FLASHLATENT_HOST_DEVICE std::int32_t cached(const Cache& cache, std::int32_t tokens) {
   return tokens <= 0 ? 0 : cache.ratio.quotient(tokens);
 }
 
 /// The slot of a request's token number `token` in the cache, or -1.
-FLASHLATENT_DIVISOR_FUNCTION std::int64_t slot_of(const Cache& cache, std::int32_t request,
-                                                  std::int32_t token) {
+FLASHLATENT_HOST_DEVICE std::int64_t slot_of(const Cache& cache, std::int32_t request, std::int32_t token) {
   const std::int32_t column = cache.page_size.quotient(token);
   if (column >= cache.columns) return -1;
   const std::int32_t page = cache.pages[request * cache.pages_stride + column];
@@ -85,7 +85,7 @@ FLASHLATENT_DIVISOR_FUNCTION std::int64_t slot_of(const Cache& cache, std::int32
 }
 
 /// A row's slot and length.
-FLASHLATENT_DIVISOR_FUNCTION void write_row(const Cache& cache, Place place, std::int64_t row) {
+FLASHLATENT_HOST_DEVICE void write_row(const Cache& cache, Place place, std::int64_t row) {
   const std::int32_t tokens = place.position + 1, seen = cached(cache, tokens);
   if (cache.lengths != nullptr) cache.lengths[row] = seen;
   if (cache.slots == nullptr) return;
@@ -99,16 +99,14 @@ FLASHLATENT_DIVISOR_FUNCTION void write_row(const Cache& cache, Place place, std
 }
 
 /// Index number `i` of a row.
-FLASHLATENT_DIVISOR_FUNCTION void write_index(const Cache& cache, Place place, std::int64_t row,
-                                              std::int32_t i) {
+FLASHLATENT_HOST_DEVICE void write_index(const Cache& cache, Place place, std::int64_t row, std::int32_t i) {
   const std::int32_t seen = cached(cache, place.position + 1);
   const std::int32_t first = seen > cache.count ? seen - cache.count : 0;
   const std::int64_t slot = i < seen - first ? slot_of(cache, place.request, first + i) : -1;
   cache.indices[row * cache.indices_stride + i] = slot > INT32_MAX ? -1 : static_cast<std::int32_t>(slot);
 }
 
-FLASHLATENT_DIVISOR_FUNCTION void write_request(const Cache& cache, const Query& query,
-                                                std::int32_t request) {
+FLASHLATENT_HOST_DEVICE void write_request(const Cache& cache, const Query& query, std::int32_t request) {
   if (cache.request_lengths != nullptr) {
     cache.request_lengths[request] = cached(cache, query.lengths[request]);
   }

@@ -26,7 +26,7 @@ inline Roundings roundings_of(TokenRounding rounding, Dtype dtype, const LatentF
   return roundings_of(rounding, dtype);
 }
 
-/// Of rows of `dim` columns, of which the norm covers the first `norm_columns`.
+/// The steps for rows of `dim` columns; the norm covers the first `norm_columns`.
 inline TokenSteps steps_of(const TokenEdges& edges, std::int64_t dim, std::int64_t norm_columns,
                            Roundings roundings) {
   const Rotary rotary = rotary_of(edges.rotate, /*back=*/false);

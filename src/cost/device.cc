@@ -12,11 +12,11 @@ namespace {
 constexpr std::string_view kVendor = "NVIDIA ";
 constexpr double kReached = 0.93;  // The share of a memory's bandwidth that reading reaches.
 /// A call that is repeated finds up to kBytesInL2 of its bytes in L2, which has 50 MB. From kBytesBeyondL2 on
-/// it reads memory as if there were no L2. From `reading alone` in bench/results/h100/drawn/file.json: 34 MB
-/// at 5.7 TB/s, 41 at 3.9, 46 at 3.1, 250 at 3.0.
+/// it reads memory as if there were no L2. Source: `reading alone` in bench/results/h100/drawn/file.json: 34
+/// MB at 5.7 TB/s, 41 at 3.9, 46 at 3.1, 250 at 3.0.
 constexpr double kBytesInL2 = 36e6, kBytesBeyondL2 = 46e6;
 
-/// The GPU that the table's costs were measured on.
+/// The GPU on which the table's costs were measured.
 constexpr Gpu kMeasured = kGpus[1];
 static_assert(kMeasured.name == "H200");
 

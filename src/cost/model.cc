@@ -7,16 +7,16 @@ namespace flashlatent::cost {
 
 namespace {
 
-// Blocks of a CTA that are loaded ahead: nobody waits for the later ones of these.
+// Blocks of a CTA that are loaded ahead: the later ones of these are not waited for.
 constexpr int kFewBlocks = 4;
 constexpr std::int32_t kPicoseconds = 1000;
 
 /// Time of a block by a team; `blocks`: the most that one CTA of the team has.
 std::int32_t team_block(const schedule::Geometry& g, const TeamCosts& costs, std::int64_t blocks,
                         int workers) {
-  // A CTA with fewer than the most blocks ends earlier, so about this many CTAs read memory all the time.
+  // A CTA with fewer blocks than the most ends earlier, so about this many CTAs read memory all the time.
   const std::int64_t all = std::int64_t{g.requests} * schedule::max_blocks(g) * g.lanes;
-  // Where memory binds by far, the last blocks of a lone request, which only some CTAs have, add no time.
+  // If memory binds by far, the last blocks of a lone request, which only some CTAs have, add no time.
   const bool last_counts = !memory_binds(costs) || g.requests > 1;
   const std::int64_t busy = all / std::max<std::int64_t>(last_counts ? blocks : blocks + 1, 1);
   const int ctas = static_cast<int>(std::min<std::int64_t>({busy, g.parts * g.lanes * g.team, workers}));
@@ -60,7 +60,7 @@ schedule::CostModel of_team_parts(const schedule::Geometry& g, const TeamCosts& 
 }
 
 schedule::CostModel of_lone_request(schedule::CostModel of_parts, const TeamCosts& costs) {
-  of_parts.per_merge += costs.lone_request;
+  of_parts.per_merge = std::max(of_parts.per_merge + costs.lone_request, 0);
   return of_parts;
 }
 

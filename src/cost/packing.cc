@@ -17,8 +17,8 @@ std::int32_t spared_partial(const schedule::Geometry& g) {
   return constants(Kernel::kPlan, kTiles).per_merge;
 }
 
-/// Equal cuts leave two partial results a part. Packing avoids 0.84 a request, since more requests give more
-/// choice, until none are left (docs/log/plans.md).
+/// Equal cuts leave two partial results a part. Packing avoids 0.84 partial results a request, since more
+/// requests give more choice, until none are left (docs/log/plans.md).
 std::int64_t spared_partials(const schedule::Geometry& g) {
   return std::min(2 * std::int64_t{g.parts}, std::int64_t{g.requests} * 84 / 100);
 }

@@ -14,7 +14,7 @@ std::int32_t as_blocks(std::int32_t nanoseconds, std::int32_t block, std::int32_
 
 namespace {
 
-/// The workers whose factors a table's constants are scaled by: none where the table is the device's own.
+/// The workers whose factors scale a table's constants: none if the table is the device's own.
 const schedule::Workers& scale_of(int place, const schedule::Workers& workers) {
   static const schedule::Workers kAsMeasured = 1;
   return workers.costs != nullptr && place >= 0 ? kAsMeasured : workers;

@@ -1,6 +1,6 @@
 // The constants of all kernels in one table (h200.inc): a row a situation and source. Asking for a situation
 // without rows, or writing a constant twice, does not compile. A table of the same places may be loaded for
-// another GPU (table_file.h); schedule::Workers says which one holds.
+// another GPU (table_file.h); schedule::Workers says which table applies.
 #pragma once
 
 #include <array>
@@ -50,11 +50,11 @@ enum class Situation : std::uint8_t {
   kRows64ByTokens,  ///< As kRows64, with tokens copied one by one and not in boxes.
   kTiles,           ///< Several row tiles side by side; all but one find a block in L2.
   kFp8,             ///< An fp8_656 cache.
-  kE4m3Rows8,       ///< As kRows8 from an e4m3 latent cache, by a kernel of other caches, too.
+  kE4m3Rows8,       ///< As kRows8 from an e4m3 latent cache, by a kernel that also takes other caches.
   kE4m3Rows16,
   kE4m3Rows32,
   kE4m3Rows64,
-  kFp8_584Rows8,  ///< As kRows8 from an fp8_584 cache, by a kernel of other caches, too.
+  kFp8_584Rows8,  ///< As kRows8 from an fp8_584 cache, by a kernel that also takes other caches.
   kFp8_584Rows16,
   kFp8_584Rows32,
   kE4m3Teams,            ///< kTeams from an e4m3 latent cache.
@@ -73,12 +73,12 @@ enum class Situation : std::uint8_t {
   kSharesOfFewRows,      ///< The same with one row tile of at most 16 query rows.
   kByMemory,             ///< A block takes as long as its bytes, so per_block is no constant.
   kSharedPrefix,         ///< Groups of requests attend to a common prefix.
-  kTurns,                ///< Sparse prefill: a CTA takes whole query tokens in turn, one row tile each.
+  kTurns,                ///< Sparse prefill by Partition::kTurns, one row tile a query token.
   kTurnsOfTiles,         ///< The same, several row tiles side by side.
   kTurnsFp8,             ///< The same from an fp8_656 cache.
   kFp8_584Turns,         ///< The same from an fp8_584 cache, or from two caches in one softmax; one row tile.
   kFp8_584TurnsOfTiles,  ///< The same, several row tiles.
-  // These rows are added to the rows of a situation above.
+  // The constants of these situations are added to those of a situation above.
   kUnplanned,    ///< The call reads no plan and launches no combine step.
   kReadsPlan,    ///< Shares by length, whose kernel reads the plan.
   kPartials32,   ///< Shares whose partial results are fp32 and not fp16: calls in fp16.
@@ -203,7 +203,7 @@ inline constexpr Row kH200[] = {
 };
 }  // namespace rows
 
-/// What tables have constants of: the distinct kernels and situations of kH200, in its order.
+/// The places of a table: the distinct kernels and situations of kH200, in its order.
 struct Place {
   Kernel kernel;
   Situation situation;
@@ -211,7 +211,7 @@ struct Place {
   friend bool operator==(const Place&, const Place&) = default;
 };
 namespace rows {
-/// How many places the rows before `end` have.
+/// The number of places in the rows before `end`.
 constexpr std::size_t places_before(std::size_t end) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < end; ++i) {
@@ -242,7 +242,7 @@ constexpr int place_of(Kernel kernel, Situation situation) {
   return -1;
 }
 
-/// The constants of a GPU, measured there.
+/// The constants of a GPU, measured on it.
 struct Table {
   std::string gpu;  ///< How the driver's name begins, without "NVIDIA ".
   std::array<Constants, kPlaces.size()> constants = {};
@@ -254,8 +254,8 @@ inline std::int32_t scaled(std::int32_t nanoseconds, float factor) {
 }
 
 /// Time of a segment or a merge on a device where a block takes `block` ns, and `block_of_h200` on an H200:
-/// it grows as the block does. Plans are cut by how many blocks a segment is worth, and cuts that are right
-/// on an H200 are right on an H100 (docs/log/plans.md).
+/// it grows as the block does. Plans are cut by the number of blocks that a segment is worth, and cuts that
+/// are right on an H200 are right on an H100 (docs/log/plans.md).
 std::int32_t as_blocks(std::int32_t nanoseconds, std::int32_t block, std::int32_t block_of_h200);
 
 /// Costs of segments and calls. A block takes the longest of its memory time, its products' time and
@@ -268,7 +268,7 @@ struct Costs {
   std::int32_t per_member = 0;
   int place = -1;  ///< Of kPlaces, where another table may have others.
 
-  /// Those of the workers' own table, or these.
+  /// The costs of the workers' own table if they have one, else these.
   Costs in(const schedule::Workers& workers) const;
   std::int32_t lone_share_on(const schedule::Workers& workers) const;
   /// per_split as time, which on() makes worth as many blocks on every device.
@@ -280,27 +280,26 @@ struct Costs {
 
 /// Costs of a kernel by teams, in nanoseconds. The time of a CTA is
 ///   call + blocks * (time of a block)
-/// A block takes block_streaming where all SMs read memory, and in proportion less where fewer do, but at
-/// least block_alone. It takes block_here where nobody waits for its bytes: the first few blocks, which are
-/// loaded ahead, and blocks of several row tiles, which all but one find in L2.
+/// A block takes block_streaming if all SMs read memory, and proportionally less if fewer do, but at least
+/// block_alone. It takes block_here if its bytes are not waited for: the first few blocks are loaded ahead,
+/// and of several row tiles all but one find a block in L2.
 struct TeamCosts {
   std::int32_t call;          ///< Launch, wait for the first block, exchange, output.
   std::int32_t shared_merge;  ///< The merge of teams that share a request, in the kernel.
-  /// The same where most requests have one team, and one row tile: the wait of the request with the longest
-  /// share. With several row tiles shared_merge is used, since the rival there is mla_64_pingpong, whose
+  /// The merge if most requests have one team and one row tile: the wait of the request with the longest
+  /// share. With several row tiles shared_merge is used, since the rival is then mla_64_pingpong, whose
   /// estimate is too high.
   std::int32_t lone_merge;
   std::int32_t block_here, block_alone, block_streaming;
-  /// The part of block_streaming that is bytes, where the rest follows the clock; 0: all of it is bytes.
+  /// The time of block_streaming that is bytes, if the rest follows the clock; 0: all of it is bytes.
   std::int32_t block_memory;
   /// What teams that share a lone request take in addition; negative, since they merge sooner.
   std::int32_t lone_request;
   int place = -1;  ///< Of kPlaces, where another table may have others.
 
-  /// These costs on another device. All but block_streaming follow the clock. Where block_streaming is all
-  /// bytes and memory is slower, block_alone grows, too, by the fourth root of memory's factor: on an H100
-  /// (factor 1.51, root 1.11) 64 CTAs take 2,000 to 2,070 ns a block, on an H200 1,850
-  /// (docs/log/plans.md).
+  /// These costs on another device. All but block_streaming follow the clock. If block_streaming is all bytes
+  /// and memory is slower, block_alone grows, too, by the fourth root of memory's factor: on an H100 (factor
+  /// 1.51, root 1.11) 64 CTAs take 2,000 to 2,070 ns a block, on an H200 1,850 (docs/log/plans.md).
   TeamCosts on(const schedule::Workers& workers) const;
 };
 std::string to_string(const schedule::CostModel& costs);

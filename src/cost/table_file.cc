@@ -20,7 +20,7 @@ namespace {
 constexpr Field kFields[] = {
     {"per_block", &Constants::per_block},
     {"per_split", &Constants::per_split},
-    {"per_call", &Constants::per_call},
+    {"per_call", &Constants::per_call, true},
     {"per_merge", &Constants::per_merge},
     {"per_block_alone", &Constants::per_block_alone},
     {"per_block_memory", &Constants::per_block_memory},
@@ -30,9 +30,9 @@ constexpr Field kFields[] = {
     {"block_here", &Constants::block_here},
     {"block_alone", &Constants::block_alone},
     {"block_streaming", &Constants::block_streaming},
-    {"lone_request_merge", &Constants::lone_request_merge},
+    {"lone_request_merge", &Constants::lone_request_merge, true},
     {"per_member", &Constants::per_member},
-    {"lone_share", &Constants::lone_share},
+    {"lone_share", &Constants::lone_share, true},
 };
 static_assert(sizeof(Constants) == std::size(kFields) * sizeof(std::int32_t));
 
@@ -72,9 +72,10 @@ Status take_constant(const std::string& word, int line, Constants& constants) {
   std::int32_t number = 0;
   const char* end = word.data() + word.size();
   const auto [stopped, error] = std::from_chars(word.data() + equals + 1, end, number);
-  if (error != std::errc() || stopped != end || std::abs(number) > kMost) {
+  const std::int32_t least = field->may_be_negative ? -kMost : 0;
+  if (error != std::errc() || stopped != end || number < least || number > kMost) {
     return invalid_argument("line ", line, " of the costs has '", shown(word),
-                            "'; a whole number of nanoseconds from ", -kMost, " to ", kMost, " is accepted");
+                            "'; a whole number of nanoseconds from ", least, " to ", kMost, " is accepted");
   }
   if (constants.*field->member != 0) {
     return invalid_argument("line ", line, " of the costs has ", name, " twice; once is accepted");
@@ -109,7 +110,7 @@ using Tables = std::vector<const Table*>;
 std::atomic<const Tables*> all_tables{nullptr};
 std::atomic<bool> called{false};  // table_for_calls()?
 
-/// Is this what calls take, and not what they are cut by? The situations from kTimes to kTimesDim64.
+/// Is this a time of calls, and not a cost by which calls are cut? The situations from kTimes to kTimesDim64.
 bool is_of_times(Situation situation) {
   return situation >= Situation::kTimes && situation <= Situation::kTimesDim64;
 }
@@ -130,7 +131,7 @@ Constants scaled_constants(const Place& place, const Constants& constants, const
   if (constants.block_streaming != 0) return scaled_teams(constants, workers);
   const Costs costs = costs_of(constants, -1);
   const schedule::CostModel on = costs.on(workers);
-  // by_memory() has segments and merges of these grow as bytes do.
+  // by_memory() makes segments and merges of these grow as bytes do.
   const bool by_bytes = place.situation == Situation::kByMemory;
   return {.per_block = scaled(constants.per_block, workers.clock),
           .per_split = by_bytes                       ? scaled(constants.per_split, workers.memory)

@@ -1,5 +1,5 @@
-// Tables of costs as text: "gpu NAME", then a line a place, "KERNEL SITUATION constant=nanoseconds ...". What
-// follows a # is a comment.
+// Tables of costs as text: "gpu NAME", then a line for each place, "KERNEL SITUATION constant=nanoseconds
+// ...". Text behind a # is a comment.
 #pragma once
 
 #include <span>
@@ -15,6 +15,7 @@ namespace flashlatent::cost {
 struct Field {
   const char* name;
   std::int32_t Constants::*member;
+  bool may_be_negative = false;  ///< It is added to others, and may be what a call saves.
 };
 std::span<const Field> fields();
 
@@ -24,8 +25,8 @@ std::string name_of(const Place& place);
 /// The built-in constants, of an H200.
 Table built_in_table();
 
-/// The same as the factors of `workers` make them for a GPU without a table: calls by this table are cut as
-/// there, but for what a block takes where half of the parts and more have work.
+/// The built-in constants times the factors of `workers`, for a GPU without a table: calls by this table are
+/// cut as by the factors, except for the time of a block if half of the parts or more have work.
 Table scaled_table(const std::string& gpu, const schedule::Workers& workers);
 
 std::string to_text(const Table& table);
@@ -34,8 +35,8 @@ std::string to_text(const Table& table);
 /// that is missing.
 Result<Table> parse_table(std::string_view text);
 
-/// Sets the table of its GPU for the process. Earlier ones stay in memory: workers may point to them.
-/// kInvalidArgument after table_for_calls(): plans on a device would be of other costs than calls.
+/// Sets the table of its GPU for the process. Earlier tables stay in memory: workers may point to them.
+/// kInvalidArgument after table_for_calls(): plans on a device would have other costs than calls.
 Status set_table(Table table);
 
 /// The table that was set for the GPU of this name; null: none.
@@ -43,13 +44,13 @@ const Table* table_of(std::string_view gpu);
 /// The same for calls on that GPU.
 const Table* table_for_calls(std::string_view gpu);
 
-/// The one that was set last; null: none was.
+/// The table that was set last; null: none was.
 const Table* newest_table();
 
-/// The file that FLASHLATENT_COSTS names, loaded once; its error is that of every later call.
+/// Loads the file that FLASHLATENT_COSTS names, once; its error is returned by every later call.
 Status load_from_environment();
 
-/// A file's table, set.
+/// Sets a file's table.
 Status load_table(const std::string& path);
 
 }  // namespace flashlatent::cost

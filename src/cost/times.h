@@ -1,5 +1,5 @@
-// What calls take by their geometry: for picks between kernels. Plans are cut by schedule::CostModel, whose
-// costs of segments and merges are what cuts are worth; a call's time may differ from their sum.
+// What calls take by their geometry, for picks between kernels. Plans are cut by schedule::CostModel, whose
+// costs of segments and merges say what a cut is worth; a call's time may differ from their sum.
 #pragma once
 
 #include "cost/table.h"
@@ -9,40 +9,40 @@
 
 namespace flashlatent::cost {
 
-/// Lengths are unknown when a kernel is picked. Where they vary, their mean is taken to be this part of the
-/// longest; of normal lengths with a deviation of a third it is 0.84 of two and 0.52 of 256.
+/// Lengths are unknown when a kernel is picked. If they vary, their mean is taken to be this fraction of the
+/// longest. For normal lengths with a deviation of a third it is 0.84 with 2 requests and 0.52 with 256.
 inline constexpr double kMeanOfLongest = 0.6;
 
-/// A page table that reaches farther than this says little of lengths: an engine's does. The longest is then
-/// taken to have as many tokens, where lengths vary.
+/// A page table that reaches farther than this, as an engine's does, says little about lengths. With varied
+/// lengths the longest request is then taken to have so many tokens.
 inline constexpr std::int32_t kFarTokens = 49152;
 
-/// The time of a block for each of several row tiles of a KV head, of its bytes' time: in CTAs of their own,
-/// and in one CTA, which reads it once.
+/// The time of a block for each of several row tiles of a KV head, as a fraction of its bytes' time: with a
+/// CTA for each tile, and with one CTA, which reads the block once.
 inline constexpr double kTilesApart = 0.92, kTilesTogether = 0.75;
-/// The least time of a block, while few CTAs read memory, of that while all do.
+/// The least time of a block while few CTAs read memory, as a fraction of its time while all do.
 inline constexpr double kLeastAlone = 0.7;
 
-/// What a kernel is picked by: the geometric mean of both times, so that a pick loses as little if lengths
-/// vary as if they do not.
+/// The time by which kernels are picked: the geometric mean of both times, so that a pick loses as little if
+/// lengths vary as if they do not.
 double expected(const schedule::CallTimes& times);
 
-/// Nanoseconds of a kernel whose parts have items, or pieces of items, one after another.
+/// Nanoseconds of a kernel whose parts have items, or splits of items, one after another.
 struct ItemTimes {
   double whole_call = 0;  ///< A call of whole items, beside its segments.
   double cut_call = 0;    ///< A call whose items are cut.
   double segment = 0;     ///< A segment beside its blocks.
-  double rounding = 0;    ///< Blocks of a cut call are not shared out evenly.
-  double merge = 0;       ///< A cut call's.
-  /// A call in which each item has two parts or more, and a part one segment (plan/line_shares.h); 0: as of
-  /// any cut call.
+  double rounding = 0;    ///< Added to a cut call, whose blocks cannot be divided evenly.
+  double merge = 0;       ///< A merge of a cut call.
+  /// A call in which each item has two parts or more, and a part one segment (plan/line_shares.h); 0: as any
+  /// cut call.
   double lone_share = 0;
   double merge_of_share = 0;  ///< Added to lone_share for each share of an item.
   double block = 0;           ///< While all parts have work; likewise while few have (block_cost.h) ...
   double block_alone = 0;     ///< ... and, between, while memory is an H200's.
   double block_near = 0;
 
-  /// By a row of costs on a device. per_call: `whole_call` and `cut_call`.
+  /// From a row of costs on a device. per_call is both `whole_call` and `cut_call`.
   static ItemTimes of(const Costs& costs, const schedule::Workers& workers);
 };
 
@@ -58,11 +58,11 @@ schedule::CallTimes of_line(const schedule::Geometry& g, const ItemTimes& times,
 schedule::CallTimes of_shares(const schedule::Geometry& g);
 /// A call by teams; `costs`: on the device.
 schedule::CallTimes of_team_parts(const schedule::Geometry& g, const TeamCosts& costs);
-/// The call for which g.cost was measured: of a line everything but per_call, per_split and per_merge is in
-/// proportion to lengths.
+/// The call for which g.cost was measured: on a line everything but per_call, per_split and per_merge is
+/// proportional to lengths.
 schedule::CallTimes as_cut(const schedule::Geometry& g);
 
-/// `more` in both times.
+/// Adds `more` to both times.
 schedule::CallTimes with(schedule::CallTimes times, double more);
 
 }  // namespace flashlatent::cost

@@ -1,5 +1,5 @@
-// Attention of more rows than few_rows.h takes: a block is widened to fp32 once, then come outer products
-// with rows in the vector's lanes.
+// Attention of more rows than few_rows.h takes: a block is widened to fp32 once; outer products follow, with
+// rows in the vector's lanes.
 #include "cpu/block_math.h"
 
 #include <algorithm>
@@ -133,8 +133,8 @@ void softmax(const TileState& tile, const Block& block) {
     HWY_ALIGN float begins[16], ends[16];
     for (int i = 0; i < n; ++i) {
       const bool live = row + i < tile.rows;
-      begins[i] = live ? static_cast<float>(block.first[row + i]) : 0.0F;
-      ends[i] = live ? static_cast<float>(block.visible[row + i]) : 0.0F;
+      begins[i] = live ? static_cast<float>(block.seen[row + i].begin) : 0.0F;
+      ends[i] = live ? static_cast<float>(block.seen[row + i].end) : 0.0F;
     }
     const Vector begin = hn::Load(kFloats, begins), end = hn::Load(kFloats, ends);
     float* scores = tile.scores + row;
@@ -236,16 +236,15 @@ void attend(const TileState& tile, const Block& block, const Block& next) {
   softmax(tile, block);
   if (!spec.latent) widen_block(tile, block.values, block.tokens, spec.v_dim, next.values, next.tokens);
   // Tokens that all rows see are done together. The others are done row by row, because 0 * NaN is NaN.
-  const int *first = block.first, *visible = block.visible;
-  const int begin = *std::max_element(first, first + tile.rows);
-  const int end = std::max(begin, *std::min_element(visible, visible + tile.rows));
+  const TokenSpan all = block.seen_by_all(0, tile.rows);
   int row = 0;
-  for (; row + 4 <= tile.rows; row += 4) accumulate_rows<4>(tile, begin, end, row);
-  for (; row + 2 <= tile.rows; row += 2) accumulate_rows<2>(tile, begin, end, row);
-  for (; row < tile.rows; ++row) accumulate_rows<1>(tile, begin, end, row);
+  for (; row + 4 <= tile.rows; row += 4) accumulate_rows<4>(tile, all.begin, all.end, row);
+  for (; row + 2 <= tile.rows; row += 2) accumulate_rows<2>(tile, all.begin, all.end, row);
+  for (; row < tile.rows; ++row) accumulate_rows<1>(tile, all.begin, all.end, row);
   for (row = 0; row < tile.rows; ++row) {
-    for (int t = first[row]; t < std::min(begin, visible[row]); ++t) accumulate_one(tile, t, row);
-    for (int t = end; t < visible[row]; ++t) accumulate_one(tile, t, row);
+    const TokenSpan own = block.seen[row];
+    for (int t = own.begin; t < std::min(all.begin, own.end); ++t) accumulate_one(tile, t, row);
+    for (int t = all.end; t < own.end; ++t) accumulate_one(tile, t, row);
   }
 }
 

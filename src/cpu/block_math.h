@@ -1,9 +1,11 @@
 // Attention of a tile of query rows over one block of tokens, in SIMD with run-time dispatch.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "core/visible.h"
 #include "flashlatent/tensor.h"
 
 namespace flashlatent::cpu {
@@ -23,9 +25,17 @@ struct Block {
   const std::uint16_t* rows[kBlockTokens];    ///< The begin of each token's cached row, or key.
   const std::uint16_t* values[kBlockTokens];  ///< The begin of each token's value; latent: `rows`.
   int tokens;
-  int first[kTileRows];           ///< Query row r sees the tokens [first[r], visible[r]).
-  int visible[kTileRows];         ///< At least `first`.
+  TokenSpan seen[kTileRows];      ///< What query rows see of them; `end` is at least `begin`.
   float distances[kBlockTokens];  ///< From the request's last token to each token, not positive. ALiBi only.
+
+  /// What the rows [row, row + rows) all see; `end` is at least `begin`.
+  TokenSpan seen_by_all(int row, int rows) const {
+    TokenSpan all = seen[row];
+    for (int r = row + 1; r < row + rows; ++r) {
+      all = {std::max(all.begin, seen[r].begin), std::min(all.end, seen[r].end)};
+    }
+    return {all.begin, std::max(all.begin, all.end)};
+  }
 };
 
 /// What all tiles of a call have in common.
@@ -49,7 +59,7 @@ struct QueryRow {
 };
 
 /// The state of one tile of query rows, in memory that the caller owns. Rows are padded to `row_stride`,
-/// columns to multiples of 32 floats. Padding holds zeros, or numbers that nobody reads.
+/// columns to multiples of 32 floats. Padding holds zeros, or numbers that are never read.
 struct TileState {
   TileSpec spec;
   int rows;        ///< Live query rows.

@@ -1,4 +1,5 @@
-// Decode on the CPU from any cache: threads do the parts of a plan, in blocks of 64 tokens, with SIMD.
+// Decode on the CPU from any cache: each thread does one or more parts of a plan, in blocks of 64 tokens,
+// with SIMD.
 #include <algorithm>
 
 #include "core/message.h"
@@ -42,7 +43,7 @@ void run_unit(const DecodeProblem& problem, const DenseCall& call, const Workspa
   const prefix::View& plan = prefixes.plan;
   const prefix::Unit unit =
       unit_of(prefixes.shape, plan.tiles[tile_of_unit(*plan.header, plan.tiles, index)], index);
-  // The pages of a member that still has all of the prefix. If none has, nobody reads the result.
+  // The pages of a member that still has the whole prefix. If no member has, the result is never read.
   const std::int32_t* members = plan.members + unit.tile.member_begin;
   const auto* reader = std::find_if(members, members + unit.tile.members, [&](int request) {
     return prefixes.tokens(request, call.length_of(request)) > 0;
@@ -50,7 +51,7 @@ void run_unit(const DecodeProblem& problem, const DenseCall& call, const Workspa
   if (reader == members + unit.tile.members) return;
   const PrefixTile tile{members, *reader, unit.kv_head, unit.tile.members * prefixes.shape.request_rows};
   const TileState state = call.start(tile, workspace.state(part), workspace.scratch(part));
-  Tokens blocks[2];  // by turns: the block at work, and the next one
+  Tokens blocks[2];  // alternately the current block and the next one
   blocks[0] = call.prefix_tokens(tile, unit.block_begin);
   for (int i = unit.block_begin; i < unit.block_end; ++i) {
     const Tokens& tokens = blocks[(i - unit.block_begin) % 2];
@@ -58,8 +59,7 @@ void run_unit(const DecodeProblem& problem, const DenseCall& call, const Workspa
     next = i + 1 < unit.block_end ? call.prefix_tokens(tile, i + 1) : Tokens{};
     if (tokens.count == 0) continue;
     Block block, ahead;
-    std::fill_n(block.first, tile.rows, 0);
-    std::fill_n(block.visible, tile.rows, tokens.count);
+    std::fill_n(block.seen, tile.rows, TokenSpan{0, tokens.count});
     call.fetch(tokens, next, workspace.scratch(part), block, ahead);
     attend_block(state, block, ahead);
   }
@@ -100,7 +100,7 @@ void run_segment(const DecodeProblem& problem, const DenseCall& call, const Work
     segment.block_end = std::min(segment.block_end, blocks);
   }
   const Reach reach = call.reach(tile, segment.length, prefix);
-  Tokens blocks[2];  // by turns: the block at work, and the next one
+  Tokens blocks[2];  // alternately the current block and the next one
   blocks[0] = call.tokens(tile, reach, segment.block_begin);
   for (int i = 0; i < segment.block_end - segment.block_begin; ++i) {
     const Tokens& tokens = blocks[i % 2];

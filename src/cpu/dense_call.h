@@ -44,7 +44,7 @@ struct Reach {
   int length;      // of the request
   int origin;      // the token where its block 0 begins
   int begin, end;  // no row sees tokens outside
-  schedule::TokenSpan lists[2] = {};
+  TokenSpan lists[2] = {};
 };
 
 /// See the head of this file.
@@ -56,6 +56,7 @@ class DenseCall {
         outputs_(call.outputs),
         max_logits_(call.max_logits),
         g_(call.geometry),
+        visibility_{problem_.options.window, problem_.options.causal},
         held_(call.held),
         union_lengths_(schedule::union_lengths(lengths_of(problem_, inputs_), call.held)),
         tokens_(TokenSource::first(problem_, inputs_)),
@@ -140,7 +141,8 @@ class DenseCall {
   int length_of(int request) const { return std::clamp(lengths()[request], 0, max_tokens(problem_)); }
 
   /// The tokens of an item that a tile sees, and where its blocks begin. `planned`: the tokens that the plan
-  /// counts. `prefix`: tokens that the tile does not attend to itself; 0, or those before the planned ones.
+  /// counts. `prefix`: tokens that the tile does not attend to itself: 0, or all tokens before the planned
+  /// ones.
   Reach reach(const RowTile& tile, int planned, int prefix) const {
     if (problem_.cache.extra.enabled) {
       return {planned,
@@ -150,14 +152,10 @@ class DenseCall {
               {schedule::span_of(g_, union_lengths_, 0, tile.item),
                schedule::span_of(g_, union_lengths_, 1, tile.item)}};
     }
-    if (prefix > 0) {
-      const int length = prefix + planned;
-      return {length, prefix, prefix, limit(tile, length, tile.rows - 1)};
-    }
-    if (problem_.options.window == 0) return {planned, 0, 0, limit(tile, planned, tile.rows - 1)};
-    // The plan counts the last tokens of a request (a window): no query token sees those before.
-    const int length = length_of(tile.request);
-    return {length, length - planned, seen(tile, length, 0).begin, limit(tile, length, tile.rows - 1)};
+    // With a window the plan counts the last tokens of a request: no query token sees those before.
+    const int length = problem_.options.window == 0 ? prefix + planned : length_of(tile.request);
+    const TokenSpan own = seen_by_some(tile, length);
+    return {length, length - planned, std::max(own.begin, prefix), own.end};
   }
 
   /// The tokens of block number `index` of the tile's item.
@@ -180,8 +178,7 @@ class DenseCall {
   /// Sets which tokens of the block each row sees, and their distances from the request's last token.
   void set_visible(const RowTile& tile, int length, const Tokens& tokens, Block& block) const {
     if (problem_.cache.extra.enabled) {  // an item has one query token, which sees all tokens of its lists
-      std::fill_n(block.first, tile.rows, 0);
-      std::fill_n(block.visible, tile.rows, tokens.count);
+      std::fill_n(block.seen, tile.rows, TokenSpan{0, tokens.count});
       return;
     }
     auto place_of = [&tokens](std::int64_t position) {
@@ -189,9 +186,8 @@ class DenseCall {
                               tokens.positions);
     };
     for (int row = 0; row < tile.rows; ++row) {
-      const schedule::TokenSpan of_row = seen(tile, length, row);
-      block.visible[row] = place_of(of_row.end);
-      block.first[row] = problem_.options.window == 0 ? 0 : place_of(of_row.begin);
+      const TokenSpan of_row = seen(tile, length, row);
+      block.seen[row] = {of_row.begin == 0 ? 0 : place_of(of_row.begin), place_of(of_row.end)};
     }
     if (!problem_.options.separate.alibi) return;
     const std::int64_t last = (g_.shard.is_all() ? length : contexts()[tile.request]) - std::int64_t{1};
@@ -241,7 +237,7 @@ class DenseCall {
   /// Block number `index` of an item with two lists (plan/token_lists.h).
   Tokens union_tokens(const RowTile& tile, const Reach& reach, int index) const {
     const schedule::ListBlock block = schedule::list_block(g_, reach.lists[0].count(), index);
-    const schedule::TokenSpan& span = reach.lists[block.list];
+    const TokenSpan& span = reach.lists[block.list];
     const std::int64_t begin = std::int64_t{span.begin} + block.begin;
     const std::int64_t end = std::min<std::int64_t>(begin + kBlockTokens, span.end);
     if (begin >= end) return {};
@@ -250,20 +246,18 @@ class DenseCall {
                         static_cast<int>(end));
   }
 
-  /// The span of tokens that a row sees. `length`: the request's tokens that are here.
-  schedule::TokenSpan seen(const RowTile& tile, int length, int row) const {
-    const int later = problem_.options.causal ? tile.tokens - 1 - token(tile, row) : 0;
-    const std::int64_t window = problem_.options.window;
-    if (g_.shard.is_all()) {
-      const int end = length - later;
-      return {window == 0 ? 0 : static_cast<int>(std::max<std::int64_t>(end - window, 0)), end};
-    }
-    const schedule::TokenSpan span = held_.spans[std::int64_t{tile.request} * problem_.query.tokens + later];
+  /// What a row sees. `length`: the request's tokens that are here.
+  TokenSpan seen(const RowTile& tile, int length, int row) const {
+    const int later = visibility_.later(tile.tokens, token(tile, row));
+    if (g_.shard.is_all()) return visibility_.seen(length, later);
+    const TokenSpan span = held_.spans[std::int64_t{tile.request} * problem_.query.tokens + later];
     return {span.begin, std::min(span.end, length)};
   }
 
-  /// The end of the tokens that a row sees.
-  int limit(const RowTile& tile, int length, int row) const { return seen(tile, length, row).end; }
+  /// From the first to the last token that some row of the tile sees.
+  TokenSpan seen_by_some(const RowTile& tile, int length) const {
+    return {seen(tile, length, 0).begin, seen(tile, length, tile.rows - 1).end};
+  }
 
   bool latent() const { return problem_.cache.layout == KvLayout::kLatent; }
 
@@ -273,7 +267,7 @@ class DenseCall {
     return static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? head : 0];
   }
 
-  /// Of a row, in elements from the begin of each part of the query.
+  /// Where a query row begins, in elements from the begin of each tensor of the query.
   struct QueryPlace {
     std::int64_t first, rope;
     int head;
@@ -339,6 +333,7 @@ class DenseCall {
   const DecodeOutputs& outputs_;
   const TensorView& max_logits_;
   const schedule::Geometry& g_;
+  const Visibility visibility_;
   const schedule::HeldTokens held_;
   const schedule::UnionLengths union_lengths_;
   const TokenSource tokens_, extra_tokens_;

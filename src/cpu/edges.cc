@@ -19,7 +19,7 @@ using edges::Rows;
 
 using Row = std::array<float, edges::kMostColumns>;
 
-/// The sum of squares in the order of a warp's lanes, each of which has every 32nd word of 8 elements.
+/// The sum of squares in the order of a warp's lanes: each lane has every 32nd word of 8 elements.
 float sum_of_squares(const Row& x, int dim) {
   constexpr int kLanes = 32, kWord = 8;
   std::array<float, kLanes> sums{};
@@ -46,7 +46,7 @@ void rotate_row(Row& x, int dim, const Rotary& rotary, std::int64_t position) {
   }
 }
 
-/// Of finite values.
+/// Non-finite values are left out.
 float largest_magnitude(const float* x, int count) {
   float largest = 0;
   for (int i = 0; i < count; ++i) {
@@ -55,7 +55,7 @@ float largest_magnitude(const float* x, int count) {
   return largest;
 }
 
-/// One row's share of an FP8 output. `token` counts those of all requests.
+/// Writes one row of an FP8 output. `token` counts the tokens of all requests.
 void cast_row(const Row& x, const Rows& rows, std::int64_t token, std::int64_t head, const Fp8Output& fp8) {
   const std::int64_t groups = fp8.codes.shape[1], heads = rows.heads / groups, padded = fp8.scales.shape[2];
   const std::int64_t group = head / heads, first = head % heads * rows.dim;

@@ -164,8 +164,8 @@ float softmax(const TileState& tile, const Block& block, int row) {
   const Vector minus_infinity = hn::Set(kFloats, -infinity);
   const int tokens = block.tokens;
   const Vector scale = hn::Set(kFloats, tile.spec.transforms() ? 1.0F : tile.spec.scale);
-  const Vector begin = hn::Set(kFloats, static_cast<float>(block.first[row]));
-  const Vector end = hn::Set(kFloats, static_cast<float>(block.visible[row]));
+  const Vector begin = hn::Set(kFloats, static_cast<float>(block.seen[row].begin));
+  const Vector end = hn::Set(kFloats, static_cast<float>(block.seen[row].end));
   Vector maxima = hn::Set(kFloats, tile.max[row]);
   for (int t = 0; t < tokens; t += n) {
     const Vector token = hn::Iota(kFloats, static_cast<float>(t));
@@ -254,21 +254,20 @@ void attend_rows(const TileState& tile, const Block& block, const std::uint16_t*
     score<Element, kRows, kTokens>(tile, block.rows + t, ahead + t, row, t);
   }
   for (; t < block.tokens; ++t) score<Element, kRows, 1>(tile, block.rows + t, ahead + t, row, t);
-  const int *first = block.first, *visible = block.visible;
   float* shrink = tile.shrink;
   for (int r = row; r < row + kRows; ++r) {
     if (tile.spec.transforms()) transform(tile, block, r);
     shrink[r] = softmax(tile, block, r);
   }
   // Tokens that all rows see are done together. The others are done row by row, because 0 * NaN is NaN.
-  const int begin = *std::max_element(first + row, first + row + kRows);
-  const int end = std::max(begin, *std::min_element(visible + row, visible + row + kRows));
-  accumulate_columns<Element, kRows>(tile, block.values, row, begin, end, shrink);
+  const TokenSpan all = block.seen_by_all(row, kRows);
+  accumulate_columns<Element, kRows>(tile, block.values, row, all.begin, all.end, shrink);
   for (int r = row; r < row + kRows; ++r) {
     shrink[r] = 1;
-    const int before = std::min(begin, visible[r]);
-    if (first[r] < before) accumulate_columns<Element, 1>(tile, block.values, r, first[r], before, shrink);
-    if (end < visible[r]) accumulate_columns<Element, 1>(tile, block.values, r, end, visible[r], shrink);
+    const auto [begin, end] = block.seen[r];
+    const int before = std::min(all.begin, end);
+    if (begin < before) accumulate_columns<Element, 1>(tile, block.values, r, begin, before, shrink);
+    if (all.end < end) accumulate_columns<Element, 1>(tile, block.values, r, all.end, end, shrink);
   }
 }
 

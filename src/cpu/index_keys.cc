@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kDim = index_keys::kDim, kGroup = index_keys::kGroup;
 
-/// The largest magnitude of the finite ones, and whether there are others.
+/// The largest magnitude of the finite elements, and whether there are non-finite ones.
 struct Largest {
   float amax = 0;
   bool finite = true;
@@ -79,7 +79,8 @@ void store(const TensorView& out, std::int64_t row, const float* x) {
   }
 }
 
-/// The largest number of which `wanted` are as large or larger, found bit by bit; 0 if there are fewer.
+/// The largest number x such that at least `wanted` numbers are >= x, found bit by bit; 0 if there are fewer
+/// numbers.
 template <class Count>
 std::uint32_t kth_largest(int wanted, Count count_from) {
   std::uint32_t number = 0;

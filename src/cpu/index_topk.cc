@@ -194,14 +194,15 @@ void score_by_reference(const IndexCall& call, std::int64_t index, int places, s
   }
 }
 
-/// What is chosen of numbers: those above `above`, and of those equal to it the first `ties`.
+/// Which numbers are chosen: all above `above`, and the first `ties` that are equal to it.
 struct Threshold {
   std::uint32_t above = 0;
   int ties = 0;
   int chosen = 0;
 };
 
-/// Of the `wanted` largest among `count` numbers; kNoToken is never chosen. `scratch` has room for them.
+/// The threshold that chooses the `wanted` largest of `count` numbers; kNoToken is never chosen. `scratch`
+/// has room for `count` numbers.
 Threshold threshold_of(const std::uint32_t* numbers, int count, int wanted, std::uint32_t* scratch) {
   int found = 0;
   for (int i = 0; i < count; ++i) {

@@ -1,4 +1,4 @@
-// What the plain computation, by which kernels are judged, rounds, and what its sums are expected to lose
+// Where the plain computation rounds, and the expected error of its sums. Kernels are judged by these numbers
 // (docs/numerics.md).
 #pragma once
 
@@ -39,8 +39,8 @@ inline std::vector<float> working_query(const DecodeProblem& problem, const std:
   return row;
 }
 
-/// A score, or a row's lse, is one number whose error is no average. Errors of fp32 sums are distributed
-/// about normally, and so many deviations, 1.5 times, are exceeded by one in 150,000 plain sums.
+/// A score, or a row's lse, is one number, so its error is not an average. Errors of fp32 sums are about
+/// normal: one plain sum in 150,000 exceeds 1.5 times this many deviations.
 inline constexpr double kDeviations = 3;
 
 /// The working precision of a call, for P and cached elements.
@@ -69,7 +69,8 @@ class Working {
 };
 
 /// The expected error of a sum in fp32: the RMS of what each addition rounds off, 0.4 * 2^-24 of the sum so
-/// far. It is the larger one of the order at hand and of a random order: kernels add in orders of their own.
+/// far. It is the larger of two errors, that of the given order and that of a random order, because kernels
+/// add in other orders.
 class Fp32Sums {
  public:
   /// One more number, and the sum that includes it.

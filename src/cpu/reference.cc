@@ -10,6 +10,7 @@
 #include "core/element.h"
 #include "core/formats/formats.h"
 #include "core/query_parts.h"
+#include "core/visible.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
 #include "cpu/plain_rounding.h"
@@ -210,11 +211,11 @@ void add_by_pages(const DecodeProblem& problem, const DecodeInputs& inputs, int 
   const std::int64_t reach = std::int64_t{cache.max_pages} * cache.page_size;
   const std::int64_t stored = std::max(length_at(inputs.cache_seqlens, request, token), 0);
   const std::int64_t length = options.shard.world == 1 ? std::min(stored, reach) : stored;
-  const std::int64_t end =
-      options.causal ? length - query_tokens(problem, inputs, request) + token + 1 : length;
-  const std::int64_t begin = options.window > 0 ? std::max<std::int64_t>(end - options.window, 0) : 0;
+  const Visibility visibility{options.window, options.causal};
+  const TokenSpan own = visibility.seen(static_cast<std::int32_t>(length),
+                                        visibility.later(query_tokens(problem, inputs, request), token));
   add_pages(inputs.block_table, cache.layout == KvLayout::kLatent ? inputs.kv_cache : inputs.key_cache,
-            cache.page_size, options.shard, reach, request, begin, end, length - 1, false, seen);
+            cache.page_size, options.shard, reach, request, own.begin, own.end, length - 1, false, seen);
 }
 
 /// All tokens that a query token attends to, in both caches.

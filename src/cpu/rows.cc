@@ -250,7 +250,7 @@ void dequantise_groups(const LatentFormat& format, ConstTokenBytes token, typena
   }
 }
 
-/// e2m1 as e4m3, which has all of its numbers.
+/// e2m1 as e4m3, which has all numbers of e2m1.
 constexpr std::uint8_t kE4m3OfE2m1[16] = {0x00, 0x30, 0x38, 0x3C, 0x40, 0x44, 0x48, 0x4C,
                                           0x80, 0xB0, 0xB8, 0xBC, 0xC0, 0xC4, 0xC8, 0xCC};
 

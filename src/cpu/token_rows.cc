@@ -12,7 +12,7 @@ namespace flashlatent::cpu {
 
 namespace {
 
-/// The sum over columns in the order of the device's threads, of which each has a word.
+/// The sum over columns in the order of the device's threads: each thread has a word.
 template <class Term>
 float sum_by_words(int columns, Term term) {
   constexpr int kLanes = 32;

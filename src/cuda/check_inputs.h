@@ -10,7 +10,7 @@ namespace flashlatent::cuda {
 /// Is the executor's stream captured into a CUDA graph?
 Result<bool> is_captured(const Executor& executor);
 
-/// The first offence, when the stream has come by. Each thread that calls keeps 32 bytes of pinned memory.
+/// The first offence, once the stream has run the check. Each calling thread keeps 32 bytes of pinned memory.
 Result<InputOffence> find_offence(const input_check::Tables& tables, const Executor& executor);
 
 }  // namespace flashlatent::cuda

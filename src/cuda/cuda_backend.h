@@ -24,7 +24,7 @@ namespace flashlatent::cuda {
 
 // docs/architecture.md, "Kernels on CUDA", has a line on each.
 
-// Plain latent caches, and others as the page says.
+// Plain latent caches, and others as docs/architecture.md says.
 extern const DecodeKernel kMla16TransposedKernel;
 extern const DecodeKernel kMla16Team4Kernel;
 extern const DecodeKernel kMla16Team8Kernel;
@@ -57,7 +57,7 @@ Result<schedule::Workers> workers(int device);
 Status build_plan(const schedule::Geometry& geometry, const ConstTensorView& cache_seqlens, Memory plan,
                   const Executor& executor, const schedule::Building& building = {});
 
-/// The same for items with two lists of tokens, and for ragged ones, whose splits are never fixed.
+/// The same for items with two lists of tokens, and for ragged requests. Their splits are never fixed.
 Status build_plan(const schedule::Geometry& geometry, const schedule::UnionLengths& lengths, Memory plan,
                   const Executor& executor, const schedule::Building& building = {});
 Status build_plan(const schedule::Geometry& geometry, const schedule::RaggedLengths& lengths, Memory plan,

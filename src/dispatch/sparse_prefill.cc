@@ -98,7 +98,8 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// The decode call that runs, and its kernel. On CUDA query tokens are taken in turn, and there is no plan.
+/// The decode call that runs, and its kernel. On CUDA query tokens are taken by Partition::kTurns, and there
+/// is no plan.
 struct Chosen {
   SparsePrefillCall call;
   Selection selection;

@@ -17,8 +17,8 @@ struct SparsePrefillCall {
 Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
                                     Device device);
 
-/// The purpose of a sparse prefill on this backend. On CUDA query tokens are taken in turn, without plan and
-/// workspace.
+/// The purpose of a sparse prefill on this backend. On CUDA query tokens are taken by Partition::kTurns,
+/// without plan and workspace.
 Purpose purpose_on(Backend backend);
 
 /// The name of the kernel that a call with these tensors runs.

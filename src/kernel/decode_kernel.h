@@ -63,8 +63,8 @@ struct DecodeKernel {
   /// pointer here: the kernel never needs a substitute.
   const DecodeKernel* (*substitute)(const DecodeProblem&, const DecodeInputs&, const DecodeOutputs&,
                                     std::string* reason) = nullptr;
-  /// Sparse prefill on CUDA, without plan and workspace: whole query tokens in turn
-  /// (schedule::Partition::kTurns), which `launch` runs where the geometry has that partition. Why such a
+  /// Sparse prefill on CUDA, without plan and workspace: CTAs take whole query tokens by
+  /// schedule::Partition::kTurns, which `launch` runs where the geometry has that partition. Why such a
   /// problem is not taken. Null: none is.
   std::optional<std::string> (*declines_turns)(const DecodeProblem&) = nullptr;
 

@@ -5,10 +5,10 @@
 
 namespace flashlatent::schedule {
 
-/// Cost of a block if only `parts` parts have work: the most of three times. Memory's, which the parts share;
-/// that of a part alone; and that of the slowest part. With more than half of the parts some neighbours share
-/// a way to memory as all do (six multiprocessors; docs/log/mla_64_pingpong.md), so from half of the parts to
-/// all of them it rises from per_block_alone to per_block_near in a straight line.
+/// Cost of a block if only `parts` parts have work: the longest of three times. Memory's time, which the
+/// parts share; a lone part's time; and the slowest part's time. Six multiprocessors share a way to memory
+/// (docs/log/mla_64_pingpong.md): with more than half of the parts some share it fully. So from half of the
+/// parts to all of them the slowest part's time rises linearly from per_block_alone to per_block_near.
 FLASHLATENT_HOST_DEVICE std::int32_t block_cost_among(const Geometry& g, std::int64_t parts) {
   const std::int32_t all = g.cost.per_block, alone = g.cost.per_block_alone;
   if (alone == 0 || alone >= all || parts >= g.parts) return all;

@@ -13,7 +13,7 @@ namespace flashlatent {
 Result<PlanDescription> describe_plan(const schedule::Geometry& geometry, const std::int32_t* lengths,
                                       Memory plan, const std::string& kernel,
                                       const prefix::Shape& prefix = {});
-/// The same for items with two lists of tokens, and for ragged ones.
+/// The same for items with two lists of tokens, and for ragged requests.
 Result<PlanDescription> describe_plan(const schedule::Geometry& geometry,
                                       const schedule::UnionLengths& lengths, Memory plan,
                                       const std::string& kernel);

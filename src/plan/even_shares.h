@@ -11,7 +11,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t even_shares(const Geometry& g) {
   return g.parts / g.requests;
 }
 
-/// The share that part k is.
+/// The share of part k.
 FLASHLATENT_HOST_DEVICE ShareCut even_cut(const Geometry& g, std::int32_t k) {
   const std::int32_t shares = even_shares(g);
   if (k >= g.requests * shares) return no_share(g, g.requests * shares);

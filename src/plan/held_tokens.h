@@ -1,5 +1,5 @@
 // Where ranks share contexts: which of the tokens in this rank's cache each query token attends to. This is
-// computed once a call, before plans and kernels, which then know of no ranks: they take the held tokens for
+// computed once a call, before the plan and the kernel, which know of no ranks: they take the held tokens for
 // the whole context.
 //
 // What a query token sees depends on the number of query tokens after it (`later`; 0 without a causal mask),
@@ -29,8 +29,8 @@ HeldShape held_shape(const DecodeProblem& problem);
 
 /// The span of a query token that has `later` query tokens after it, in a context of `length` tokens.
 FLASHLATENT_HOST_DEVICE TokenSpan held_span(const HeldShape& shape, std::int32_t length, std::int32_t later) {
-  const std::int32_t seen = length > later ? length - later : 0;
-  return {shape.window > 0 ? shape.shard.held(seen - shape.window) : 0, shape.shard.held(seen)};
+  const std::int32_t end = Visibility::end(length, later);
+  return {shape.window > 0 ? shape.shard.held(end - shape.window) : 0, shape.shard.held(end)};
 }
 
 /// Bytes for the lengths and spans, a multiple of 16; 0 if contexts are whole.

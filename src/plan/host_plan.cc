@@ -189,7 +189,7 @@ struct DealtLine {
 };
 
 /// Packs one stretch. Sets `cuts` of its parts, as places in the order of takes, and appends its requests to
-/// `order`. Uses the least bound that all items fit into; false if none does.
+/// `order`. Uses the least bound into which all items fit; false if there is none.
 bool pack_stretch(const Geometry& g, const DealtLine& line, std::int64_t round_cost, const Stretch& stretch,
                   std::pmr::memory_resource* memory, std::pmr::vector<PackedPoint>& cuts, Numbers& order) {
   Items items(stretch.items(), memory);
@@ -339,8 +339,6 @@ Status validate(const Geometry& g) {
     return unsupported("a plan of ", g.requests, " requests x ", g.rounds, " rounds x ", max_blocks(g),
                        " blocks overflows; fewer requests, query rows or max_pages are accepted");
   }
-  // per_call may be negative, but no call may take less than no time.
-  if (estimate(g) < 0) return {StatusCode::kInternal, "a kernel's costs make a call's time negative"};
   return {};
 }
 
@@ -400,7 +398,7 @@ void build_on_host(const Geometry& g, const RaggedLengths& lengths, void* memory
 
 namespace {
 
-/// Where each item is cut into equal shares.
+/// The time if each item is cut into equal shares.
 std::int64_t split_estimate(const Geometry& g) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   return g.cost.per_call + items * item_cost(g, max_blocks(g)) / g.parts + g.cost.per_block +
@@ -411,7 +409,7 @@ std::int64_t over(std::int64_t x, std::int64_t y) {
   return (x + y - 1) / y;
 }
 
-/// Where all items stay whole.
+/// The time if all items stay whole.
 std::int64_t whole_estimate(const Geometry& g) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   const std::int64_t item = g.cost.per_split + std::int64_t{max_blocks(g)} * whole_block_cost(g);
@@ -428,13 +426,22 @@ std::int64_t share_estimate(const Geometry& g) {
 
 }  // namespace
 
-std::int64_t estimate(const Geometry& g) {
+namespace {
+
+std::int64_t unbounded_estimate(const Geometry& g) {
   if (g.partition == Partition::kFixedSplits)
     return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
-  if (g.requests == 0) return std::max(g.cost.per_call, 0);
+  if (g.requests == 0) return g.cost.per_call;
   if (is_shares(g.partition) || (g.partition == Partition::kWhole && g.team > 1)) return share_estimate(g);
   if (g.partition == Partition::kTurns) return whole_estimate(g);
   return std::min(whole_estimate(g), split_estimate(g));
+}
+
+}  // namespace
+
+std::int64_t estimate(const Geometry& g) {
+  const std::int64_t least = g.requests > 0 ? 1 : 0;  // per_call may be negative
+  return std::max(unbounded_estimate(g), least);
 }
 
 bool stays_whole(const Geometry& g) {

@@ -18,7 +18,7 @@ Status validate(const Geometry& geometry);
 /// null: all are max_tokens.
 void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* memory,
                    const Building& building = {});
-/// The same for items with two lists of tokens, and for ragged ones, whose splits are never fixed.
+/// The same for items with two lists of tokens, and for ragged requests. Their splits are never fixed.
 void build_on_host(const Geometry& geometry, const UnionLengths& lengths, void* memory,
                    const Building& building = {});
 void build_on_host(const Geometry& geometry, const RaggedLengths& lengths, void* memory,
@@ -30,14 +30,14 @@ void build_on_host(const Geometry& geometry, const RaggedLengths& lengths, void*
 /// change which kernel, and so which bits, a request gets.
 std::int64_t estimate(const Geometry& geometry);
 
-/// Do items of the greatest length stay whole, by estimate()? Of kWhole, kTurns and a line.
+/// Do items of the greatest length stay whole, by estimate()? For kWhole, kTurns and a line.
 bool stays_whole(const Geometry& geometry);
 
-/// The geometry with one part an item (kWhole): no combine step and no workspace, but one part does the
+/// The geometry with one part an item (kWhole): no combine step and no workspace, but one part has the
 /// longest request. Empty if there are more items than parts, or if splits are fixed.
 std::optional<Geometry> whole_items(Geometry geometry);
 
-/// The geometry with whole items in turn (kTurns).
+/// The geometry with kTurns.
 Geometry turns(Geometry geometry);
 
 /// The geometry with the same number of parts for each item (kEvenShares), each part at least a block of an
@@ -48,19 +48,19 @@ std::optional<Geometry> even_items(Geometry geometry);
 /// The geometry with parts by length (kSharesByLength). Empty as for even_items().
 std::optional<Geometry> items_by_length(Geometry geometry);
 
-/// The geometry with a per_call by which a merge is estimated to take `per_merge` where a line gives each
-/// request two parts or more. A part has one segment there, and requests merge at the same time. Plans are
-/// cut as before: by cost.per_merge, what merges take if parts have several segments.
+/// The geometry with a per_call by which a merge is estimated to take `per_merge` if a line gives each
+/// request two parts or more: then a part has one segment, and requests merge at the same time. Plans are
+/// still cut by cost.per_merge, the time of merges if parts have several segments.
 Geometry with_shares_merged_in(Geometry geometry, std::int32_t per_merge);
 
-/// Do splits never pay? Asks the request that gains most from splits, a lone one as long as the page table
+/// Do splits never pay? The request that gains most from splits is a lone one as long as the page table
 /// reaches: is it as fast whole, by the geometry `whole` of whole_items()? `saved`: nanoseconds that a call
 /// of whole items saves beyond its costs.
 bool never_gains_from_splits(const Geometry& geometry, const Geometry& whole, std::int64_t saved = 0);
 
 /// Sets lanes, rounds and parts for `tiles` row tiles (of all KV heads) on `workers` SMs, threads or teams:
 /// the most lanes that divide the tiles and keep nine tenths of the workers busy. Lanes read the same KV
-/// block at the same time, so all but one find it in the cache.
+/// block at the same time, so all lanes but one find it in the cache.
 void set_workers(Geometry& geometry, int tiles, int workers);
 
 }  // namespace flashlatent::schedule

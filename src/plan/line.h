@@ -7,9 +7,9 @@
 //
 // Nothing is split where whole items make no part longer (whole_parts.h).
 //
-// Every cut is a closed form over prefix sums: no loop over requests depends on the iteration before. Packing
-// is the one exception (packing.h): equal cuts split nearly every one of a few hundred requests of varied
-// lengths, so up to kMostPacked of them are put on the line in another order.
+// Every cut is a closed form over prefix sums: no loop over requests depends on its previous iteration.
+// Packing is the one exception (packing.h): equal cuts split nearly every one of a few hundred requests of
+// varied lengths, so up to kMostPacked of them are put on the line in another order.
 #pragma once
 
 #include "plan/schedule.h"
@@ -81,7 +81,7 @@ FLASHLATENT_HOST_DEVICE Cut line_cut(const Geometry& g, const LinePoint& point, 
 }
 
 // Partial results are numbered along the line. Each place where an item is cut begins a segment, and the
-// first such place of an item also ends one. So a cut's number follows from the counts of both before it.
+// first such place of an item also ends one. So a cut's number follows from both counts before it.
 
 /// Does this cut split an item at a place where the cut before it does not?
 FLASHLATENT_HOST_DEVICE bool opens_segment(const Cut& cut, const Cut& before) {
@@ -98,8 +98,8 @@ FLASHLATENT_HOST_DEVICE bool closes_merge(const Cut& cut, const Cut& after) {
   return cut.block > 0 && !same_item(cut, after);
 }
 
-/// The place of the partial result that a cut begins. `segments`, `merges`: how many were opened up to and by
-/// this cut.
+/// The place of the partial result that a cut begins. `segments`, `merges`: how many cuts up to this one,
+/// included, began.
 FLASHLATENT_HOST_DEVICE std::int32_t balanced_partial(const Cut& cut, std::int32_t segments,
                                                       std::int32_t merges) {
   return segments + merges - (cut.block > 0);

@@ -4,7 +4,7 @@
 // Equal cuts of 40 requests on 132 parts give most parts the end of one request and the begin of another.
 // These are two segments, each of which takes as long as three blocks to begin and to write. With single
 // shares each request has parts of its own, as many as make the longest part shortest. Parts that remain have
-// nothing to do. They stand between the others: calls took up to 3 % longer with all of them at the end.
+// nothing to do. They lie between the other parts: calls took up to 3 % longer with all of them at the end.
 #pragma once
 
 #include "plan/block_cost.h"
@@ -22,7 +22,7 @@ inline constexpr std::int32_t kMostSingleShareParts = 46000;
 static_assert(kMostSingleShareParts + std::int64_t{kMostSingleShareParts} * kMostSingleShareParts <=
               0x7FFFFFFF);
 
-/// May the line be cut into single shares? With fewer than two parts a request the other ways are better.
+/// May the line be cut into single shares? With fewer than two parts a request other ways are better.
 FLASHLATENT_HOST_DEVICE bool may_share_line(const Geometry& g) {
   return has_order(g) && g.rounds == 1 && g.requests > 1 && g.requests <= kMostSingleShares &&
          2 * g.requests <= g.parts && g.parts <= kMostSingleShareParts;

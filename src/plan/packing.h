@@ -7,18 +7,18 @@
 
 namespace flashlatent::schedule {
 
-/// The most requests that are packed, and the most parts: a device takes one serial step for each.
+/// The most requests that are packed, and the most parts: each takes a device one serial step.
 inline constexpr std::int32_t kMostPacked = 256;
 inline constexpr std::int32_t kMostPackedParts = 160;
-/// The least blocks of a piece: fewer hardly cover the time that a segment takes to begin and to write.
+/// The least blocks of a piece: fewer blocks hardly take as long as a segment's begin and output.
 inline constexpr std::int32_t kLeastPiece = 4;
 /// The number of bounds (packing_bound()) that packing tries. More bounds balance no better
 /// (docs/log/plans.md), and each has warps of its own, which compete for a device's instruction fetches.
 inline constexpr std::int32_t kPackings = 2;
 /// The most stretches of the line, packed side by side: packing takes a device hundreds of clocks an item.
 inline constexpr std::int32_t kMostStretches = 4;
-/// The least parts of a stretch. Where two lanes leave 66 parts, three stretches of 22 take up to 2 % longer
-/// a layer than two of 33 (128 requests of varied lengths, 128 heads).
+/// The least parts of a stretch. With two lanes, and so 66 parts, a layer takes up to 2 % longer with three
+/// stretches of 22 parts than with two of 33 (128 requests of varied lengths, 128 heads).
 inline constexpr std::int32_t kLeastStretch = 33;
 
 /// Do shapes allow that items are packed?
@@ -33,9 +33,9 @@ FLASHLATENT_HOST_DEVICE bool may_pack(const Geometry& g, std::int64_t round_cost
          round_cost + 2 * kLeastPiece * (std::int64_t{g.cost.per_split} + g.cost.per_block) < 1 << 30;
 }
 
-/// The most that a part may cost in packing number `index`; the least bound that all items fit into is taken.
-/// The bounds are the ideal plus a half, and plus all, of what equal cuts may exceed it by, so no part is
-/// longer than theirs.
+/// The most that a part may cost in packing number `index`; the least bound into which all items fit is
+/// taken. The bounds are the ideal plus half, and plus all, of the excess that equal cuts may have, so no
+/// part is longer than with equal cuts.
 FLASHLATENT_HOST_DEVICE std::int32_t packing_bound(const Geometry& g, std::int64_t round_cost,
                                                    std::int32_t index) {
   const auto total = static_cast<std::int32_t>(round_cost);
@@ -49,7 +49,7 @@ struct Stretches {
   std::int32_t parts;  ///< Of each stretch.
 };
 
-/// Stretches have equal numbers of parts, so that dealt items fill each with no split where two stretches
+/// Stretches have equal numbers of parts, so that dealt items fill each stretch without a split where two
 /// meet.
 FLASHLATENT_HOST_DEVICE Stretches stretches_of(const Geometry& g) {
   std::int32_t count = kMostStretches;
@@ -57,15 +57,15 @@ FLASHLATENT_HOST_DEVICE Stretches stretches_of(const Geometry& g) {
   return {count, g.parts / count};
 }
 
-/// The place on the line to be packed of the item with this rank (0: the most expensive item). Items are
-/// dealt to stretches to and fro, so that stretches cost about the same.
+/// The place, on the line to be packed, of the item with this rank (0: the most expensive item). Items are
+/// dealt to the stretches back and forth, so that stretches cost about the same.
 FLASHLATENT_HOST_DEVICE std::int32_t dealt_place(std::int32_t items, std::int32_t stretches,
                                                  std::int32_t rank) {
   // `left`: items in an incomplete last row
   const std::int32_t rows = items / stretches, left = items % stretches;
   const std::int32_t row = rank / stretches, column = rank % stretches;
   const std::int32_t stretch = row % 2 == 0 ? column : stretches - 1 - column;
-  // Items of the last row that stand in earlier stretches.
+  // Items of the last row in earlier stretches.
   const std::int32_t first_left = rows % 2 == 0 ? 0 : stretches - left;
   const std::int32_t before = stretch - first_left;
   return stretch * rows + (before < 0 ? 0 : before < left ? before : left) + row;
@@ -77,8 +77,8 @@ struct PackedPoint {
   std::int32_t block;
 };
 
-/// The begin of a stretch: as near to its equal share of the line as leaves no piece too short, or at an
-/// item's end if that costs the stretch's parts at most half a block each. `offset`: the equal share;
+/// The begin of a stretch: as near to its equal share of the line as possible without too short a piece, or
+/// at an item's end if that costs the stretch's parts at most half a block each. `offset`: the equal share;
 /// `place`: the item there, which begins at `begin` and costs `cost`.
 FLASHLATENT_HOST_DEVICE PackedPoint stretch_begin(const Geometry& g, const Stretches& stretches,
                                                   std::int32_t offset, std::int32_t place, std::int32_t begin,
@@ -93,8 +93,8 @@ FLASHLATENT_HOST_DEVICE PackedPoint stretch_begin(const Geometry& g, const Stret
   return block < kLeastPiece || blocks - block < kLeastPiece ? end : PackedPoint{place, block};
 }
 
-/// A stretch of the line and the parts that it is packed into. Its items are those that begin in it; the last
-/// one is not whole if the stretch ends inside it.
+/// A stretch of the line and the parts into which it is packed. Its items are those that begin in it; the
+/// last item is not whole if the stretch ends inside it.
 struct Stretch {
   std::int32_t part_begin, part_end;
   PackedPoint begin, end;
@@ -128,13 +128,13 @@ struct Unpacked {
 };
 
 /// Fills a stretch's parts one after another, up to `bound`. A part takes the longest item that fits, if
-/// little room is left then or another item fits as well. Otherwise it takes a piece of the longest item
-/// there is, whose rest opens the next part (McNaughton's rule). Pieces are then few, and short items fill
-/// the room that long ones leave. Returns whether all items fit.
+/// little room is left then or another item fits as well. Otherwise it takes a piece of the longest item that
+/// is left, whose rest opens the next part (McNaughton's rule). Pieces are then few, and short items fill the
+/// room that long ones leave. Returns whether all items fit.
 ///
 /// `items` has longest(), longest_within(cost) and shortest() of the items that are left, and take(Unpacked).
-/// The item that goes on in the next stretch is left until no other is. `cut(k, item, block)` reports that
-/// part k begins there: `item` counts the takes, and -1 is the item that began before the stretch.
+/// The item that goes on in the next stretch is taken last. `cut(k, item, block)` reports that part k begins
+/// at this block: `item` counts the takes, and -1 is the item that began before the stretch.
 #ifdef __CUDACC__
 #pragma nv_exec_check_disable
 #endif
@@ -144,7 +144,7 @@ FLASHLATENT_HOST_DEVICE bool pack_parts(const Geometry& g, std::int32_t bound, c
   const Divisor per_block(g.cost.per_block);
   const std::int32_t least_blocks = kLeastPiece * g.cost.per_block;
   const std::int32_t least_piece = g.cost.per_split + least_blocks;
-  // Blocks of a piece of an item that would cost `cost`; so few that the rest is not too short.
+  // Blocks of a piece that would cost `cost`; few enough that the item's rest is not too short.
   auto piece = [&](std::int32_t room, std::int32_t cost) {
     const std::int32_t most = cost - least_blocks;
     return per_block.quotient((room < most ? room : most) - g.cost.per_split);
@@ -188,8 +188,8 @@ FLASHLATENT_HOST_DEVICE bool pack_parts(const Geometry& g, std::int32_t bound, c
   return before == 0 && items.longest().cost < 0;
 }
 
-/// The begin of a part of a stretch, from the number `item` that pack_parts() reports: a place in the order
-/// of all stretches' takes. Past the last item it is the stretch's end.
+/// The begin of a part of a stretch, from the number `item` that pack_parts() reports, as a place in the
+/// order of all stretches' takes. Past the last item it is the stretch's end.
 FLASHLATENT_HOST_DEVICE PackedPoint packed_point(const Stretch& stretch, std::int32_t item,
                                                  std::int32_t block) {
   return item == stretch.items() ? stretch.end : PackedPoint{stretch.first_item() + item, block};

@@ -3,21 +3,17 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define FLASHLATENT_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define FLASHLATENT_HOST_DEVICE inline
-#endif
+#include "core/host_device.h"
 
 namespace flashlatent::schedule {
 
 /// How items become parts. Every geometry has this tag; the numbers' order means nothing.
 enum class Partition : std::int32_t {
   kLine = 0,   ///< line.h: the line of items is cut where balance wants.
-  kWhole = 1,  ///< whole.h: part k is item k, whatever the lengths.
+  kWhole = 1,  ///< whole.h: part k is item k, for any lengths.
   /// team_shares.h: teams share an item, more teams where it costs more, and merge in the kernel.
   kTeamShares = 2,
-  kEvenShares = 3,      ///< even_shares.h: each item has the same number of shares, whatever the lengths.
+  kEvenShares = 3,      ///< even_shares.h: each item has the same number of shares, for any lengths.
   kSharesByLength = 4,  ///< shares_by_length.h: the longest share of all items is as short as can be.
   kFixedSplits = 5,     ///< fixed_splits.h: the line is cut at multiples of a fixed number of blocks.
   kTurns = 6,           ///< turns.h: part k does whole items k, k + parts, k + 2 parts, ...

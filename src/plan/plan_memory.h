@@ -46,14 +46,15 @@ FLASHLATENT_HOST_DEVICE std::int64_t max_partials(const Geometry& g) {
 
 /// A plan: header | cuts[parts + 1] | merges[max_merges] | cost prefix[requests + 1] | successors[requests]
 /// (has_order()) or partial prefix[requests + 1] (kFixedSplits). A prefix has, for one round, the sum over
-/// the requests before each and over all; only the builder uses it.
+/// the requests before each request, and over all; only the builder uses it.
 struct PlanView {
   Header* header;
   Cut* cuts;  ///< With is_shares() each is a ShareCut (shares.h).
   Merge* merges;
   std::int64_t* cost_prefix;
   std::int32_t* partial_prefix;
-  /// The request after each on the line; for the last one, ~ the first. Null: the request after r is r + 1.
+  /// The request after each on the line; for the last one, ~ of the first. Null: the request after r is r +
+  /// 1.
   std::int32_t* successors;
 };
 
@@ -74,8 +75,8 @@ FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
   return view;
 }
 
-/// FNV-1a over the geometry's fields. The shard, and which items share a length, count only where lengths
-/// decide what is partial: otherwise a plan for another rank's tokens is right, if not balanced.
+/// FNV-1a over the geometry's fields. The shard, and which items share a length, count only if lengths decide
+/// what is partial: otherwise a plan for another rank's tokens is right, if not balanced.
 FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
   const bool by_lengths = g.partition == Partition::kFixedSplits;
   const TokenShard all, decisive = by_lengths ? g.shard : all;

@@ -2,12 +2,12 @@
 //
 // Requests whose page tables begin alike are a group. The query rows of a group attend to its prefix in tiles
 // of tile_rows rows, request after request. A unit is a tile's rows of one KV head against a run of the
-// prefix's blocks; one CTA or thread does it and writes a partial result (out, lse). Each request then
+// prefix's blocks; one CTA or thread computes it and writes a partial result (out, lse). Each request then
 // attends to its own tokens, those after the prefix, and merges the units' results with its first segment's.
 //
-// The host finds the groups and cuts the units (prefix_groups.h, prefix_plan.h). The length of a request is
-// what the call says, not the plan: a request that no longer sees all of its prefix ignores the units'
-// results and attends to all tokens by itself.
+// The host finds the groups and cuts the units (prefix_groups.h, prefix_plan.h). The call says a request's
+// length, not the plan: a request that no longer sees all of its prefix ignores the units' results and
+// attends to all tokens by itself.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@
 
 namespace flashlatent::prefix {
 
-/// What shapes, the device and the kernel fix before any page table is known. Costs are of the whole device,
-/// in picoseconds, if not said otherwise.
+/// What shapes, the device and the kernel fix before any page table is known. Unless said otherwise, costs
+/// are of the whole device, in picoseconds.
 struct Shape {
   std::int32_t requests = 0;      ///< 0: no prefixes are shared, and everything here takes no memory.
   std::int32_t request_rows = 1;  ///< Query rows of a request and KV head.
   std::int32_t kv_heads = 1;
-  std::int32_t max_tokens = 0;  ///< The page table's reach; a greater length counts as this.
+  std::int32_t max_tokens = 0;  ///< The page table's reach; a greater length counts as the reach.
   std::int32_t unseen = 0;      ///< A request's last tokens that its first query token does not see.
   std::int32_t tile_rows = 64;  ///< At least twice request_rows.
   std::int32_t block_tokens = 64;
@@ -31,13 +31,13 @@ struct Shape {
   std::int32_t tile_cost = 0;    ///< One token of a prefix for one tile, all KV heads.
   std::int32_t member_cost = 0;  ///< One request's being in a group.
   std::int32_t call_cost = 0;    ///< One call's having groups.
-  // Nanoseconds of one worker, where prefixes and requests' own tokens are done side by side, each on some of
-  // the workers. 0: they are done one after the other, each on all workers.
+  // Nanoseconds of one worker, if prefixes and requests' own tokens are computed side by side, each on some
+  // of the workers. 0: one after the other, each on all workers.
   std::int32_t unit_block_cost = 0;  ///< A block of a unit.
-  /// A block of a request's own tokens at the fastest that one worker can.
+  /// A block of a request's own tokens, at one worker's highest rate.
   std::int32_t own_block_cost = 0;
   std::int32_t own_split_cost = 0;  ///< A segment of a request's own tokens, beside its blocks.
-  std::int32_t lanes_a_worker = 1;  ///< Row tiles that one worker does side by side in own tokens.
+  std::int32_t lanes_a_worker = 1;  ///< Row tiles of own tokens that a worker computes side by side.
 };
 
 /// Requests of a tile; a tile has whole requests.
@@ -52,7 +52,7 @@ struct Header {
   std::int32_t tiles;
   std::int32_t units;
   std::int32_t members;     ///< Requests that are in a group.
-  std::int32_t workers;     ///< Workers that do units; worker u % workers does unit u.
+  std::int32_t workers;     ///< Workers that compute units; worker u % workers has unit u.
   std::int32_t used_parts;  ///< The plan's parts that have work.
 };
 
@@ -61,14 +61,14 @@ struct Tile {
   std::int32_t member_begin;  ///< Its requests are `members` entries of View::members from here.
   std::int32_t members;
   std::int32_t tokens;      ///< Length of the prefix, whole blocks.
-  std::int32_t splits;      ///< Units of each KV head, between which the prefix's blocks are divided evenly.
+  std::int32_t splits;      ///< Units of each KV head, among which the prefix's blocks are divided evenly.
   std::int32_t unit_begin;  ///< The unit of KV head k and split s is unit_begin + k * splits + s.
   std::int32_t row_begin;   ///< Its first partial row; each unit has members * request_rows rows.
   std::int32_t group;
   std::int32_t request;  ///< Its first request.
 };
 
-/// What one request has to know of its prefix.
+/// What one request must know of its prefix.
 struct Share {
   std::int32_t tokens;     ///< Length of its prefix; 0: it has none.
   std::int32_t splits;     ///< Partial results to merge for each of its rows.
@@ -151,7 +151,7 @@ FLASHLATENT_HOST_DEVICE std::int64_t all_rows(const Shape& shape) {
   return static_cast<std::int64_t>(shape.requests) * shape.request_rows * shape.kv_heads;
 }
 
-/// Upper bound of the units' partial rows: each query row once, and a tile for every unit beyond that.
+/// Upper bound of the units' partial rows: each query row once, and a tile for every further unit.
 FLASHLATENT_HOST_DEVICE std::int64_t max_partial_rows(const Shape& shape) {
   if (shape.requests == 0) return 0;
   return all_rows(shape) + static_cast<std::int64_t>(shape.workers) * shape.tile_rows;
@@ -179,12 +179,12 @@ FLASHLATENT_HOST_DEVICE Share share_of(const Shape& shape, const Tile& tile, std
 }
 
 /// Do all query tokens of a request of `length` tokens see all `tokens` of its prefix? They did when the
-/// groups were found.
+/// groups were found, but lengths may have changed.
 FLASHLATENT_HOST_DEVICE bool sees_prefix(std::int32_t tokens, std::int32_t length, std::int32_t unseen) {
   return tokens > 0 && length >= tokens + unseen;
 }
 
-/// Tokens that a request attends to by itself: those after its prefix if it sees all of that, else all.
+/// Tokens that a request attends to by itself: those after its prefix if it sees all of the prefix, else all.
 FLASHLATENT_HOST_DEVICE std::int32_t own_length(const Shape& shape, std::int32_t length, const Share& share) {
   const std::int32_t counted = length < shape.max_tokens ? length : shape.max_tokens;
   if (sees_prefix(share.tokens, counted, shape.unseen)) return counted - share.tokens;

@@ -47,8 +47,8 @@ std::pmr::vector<Row> sorted_rows(const Shape& shape, const PageTable& pages, st
   return rows;
 }
 
-/// Sorted rows [begin, end) have their first `tokens` tokens in common. `gain`: the most that they save, as
-/// one group or as the groups chosen inside them, [chosen, ...) of the list.
+/// Sorted rows [begin, end) have their first `tokens` tokens in common. `gain`: the most that these requests
+/// save, as one group or as the groups chosen among them, [chosen, ...) of the list.
 struct Interval {
   std::int32_t begin;
   std::int32_t tokens;
@@ -130,8 +130,8 @@ class Chooser {
 
 bool may_pay(const Shape& shape) {
   const std::int64_t tokens = shape.max_tokens / shape.block_tokens * shape.block_tokens;
-  // Several groups have no fewer tiles than one group of all; the last requests may not be worth a tile of
-  // their own.
+  // Several groups have at least as many tiles as one group of all requests; the last requests may not be
+  // worth their own tile.
   const std::int64_t whole_tiles = shape.requests / tile_requests(shape) * tile_requests(shape);
   return std::max(gain_of(shape, shape.requests, tokens), gain_of(shape, whole_tiles, tokens)) >
          shape.call_cost;

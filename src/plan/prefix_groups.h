@@ -32,13 +32,13 @@ struct Groups {
 };
 
 /// Finds groups of requests whose first pages are the same. A request is in at most one group; of nested
-/// prefixes those are taken that save most by the shape's costs. The last `query_tokens` of a request are
+/// prefixes those that save most by the shape's costs are taken. The last `query_tokens` of a request are
 /// never in its prefix, so no causal mask touches the prefix. `always`: groups are made wherever two requests
 /// share a block. Sorts the page table's rows; uses memory of the calling thread (scratch()).
 Groups find_groups(const Shape& shape, const PageTable& pages, std::int32_t query_tokens, bool always);
 
 /// Could find_groups() without `always` take groups for some page table? If not for a batch, then not for a
-/// smaller one.
+/// smaller batch.
 bool may_pay(const Shape& shape);
 
 }  // namespace flashlatent::prefix

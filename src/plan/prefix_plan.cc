@@ -57,8 +57,8 @@ Units units_for(const Shape& shape, std::span<const Tile> tiles, std::int64_t wo
 
 /// Workers for prefixes, and parts for own tokens.
 struct Division {
-  std::int32_t workers;     // that do units of prefixes
-  std::int32_t used_parts;  // that do requests' own tokens
+  std::int32_t workers;     // that compute units of prefixes
+  std::int32_t used_parts;  // that have requests' own tokens
 };
 
 /// The work of requests' own tokens, on all workers.

@@ -13,7 +13,7 @@ Status validate(const Shape& shape);
 
 /// Writes header, tiles and members into `memory`, bytes(shape) long. A group becomes tiles of whole
 /// requests, whose prefix is cut so that all workers for prefixes are busy. `geometry` and `lengths` (of
-/// whole requests) describe the work that is done side by side. What build_shares() writes is left alone.
+/// whole requests) describe the work that runs side by side. It does not touch what build_shares() writes.
 void build_tiles(const Shape& shape, const schedule::Geometry& geometry, std::span<const Group> groups,
                  const std::int32_t* lengths, void* memory);
 

@@ -1,7 +1,7 @@
 // Lengths for planning ragged requests whose query tokens are items (token_lists.h). A short request has
-// items without a query token; they cost no more than a step of a walk. Walks know nothing of this: they give
-// these items' blocks, and kernels leave them out when they see that the item has no rows. So a plan stays
-// right for other cu_seqlens_q.
+// items without a query token; they cost no more than a step of a walk. Walks do not know cu_seqlens_q: they
+// yield these items' blocks, and kernels leave out items that have no rows. So a plan stays right for other
+// cu_seqlens_q.
 #pragma once
 
 #include "plan/token_lists.h"
@@ -40,8 +40,8 @@ FLASHLATENT_HOST_DEVICE std::int64_t cost_of_item(const Geometry& g, const Ragge
   return item_cost(g, blocks_of(g, length_of(g, lengths.lists, item)));
 }
 
-/// Does every item cost per_split and more? Packing (packing.h) and cheaper whole items (whole_block_cost())
-/// rely on that.
+/// Does every item cost at least per_split? Packing (packing.h) and cheaper whole items (whole_block_cost())
+/// rely on it.
 template <class Lengths>
 inline constexpr bool kCostsSegments = true;
 template <>

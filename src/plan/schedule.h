@@ -1,8 +1,8 @@
 // The schedule as arithmetic, the same on host and device: what all partitions have in common.
 //
-// A batch is a line of items: each request in each round (a group of row tiles). An item of n blocks is
-// per_split + n * per_block long on that line. A partition (partition.h) makes `parts` parts of the items;
-// one SM, CPU thread or team does a part. A cut is where a part begins. A walker (walker.h) yields the
+// A batch is a line of items: each request in each round (of `lanes` row tiles). An item of n blocks is
+// per_split + n * per_block long on the line. A partition (partition.h) makes `parts` parts of the items; one
+// SM, CPU thread or team computes a part. A cut is where a part begins. A walker (walker.h) yields the
 // segments of a part. A segment that is not all of its item leaves a partial result in a numbered place of
 // the workspace. A merge is an item's run of these places.
 #pragma once
@@ -14,24 +14,24 @@
 
 namespace flashlatent::schedule {
 
-/// Time of a segment = per_split + blocks * per_block, measured for each kernel. In nanoseconds where a
-/// backend has several kernels, because the kernel with the least estimate() is picked; otherwise any unit.
+/// Time of a segment = per_split + blocks * per_block, measured for each kernel. In nanoseconds if a backend
+/// has several kernels, because the kernel with the least estimate() is picked; otherwise in any unit.
 struct CostModel {
   std::int32_t per_block = 16;
   std::int32_t per_split = 48;
   std::int32_t per_call = 0;   ///< A call beside its largest part: launches, combine.
   std::int32_t per_merge = 0;  ///< Added to a call that has something to combine.
-  /// A block of a part while few other parts read memory (block_cost.h); 0: no less than per_block, the time
-  /// while all do.
+  /// A block of a part while few other parts read memory (block_cost.h); 0: as long as per_block, a block's
+  /// time while all parts read.
   std::int32_t per_block_alone = 0;
-  /// A block while all parts have work, but memory is as fast as an H200's, with which it was measured: the
-  /// part of per_block that parts wait for each other on the way to memory. 0: per_block.
+  /// A block while all parts have work, if memory is as fast as the H200's with which costs are measured:
+  /// parts then wait for each other only on the way to memory. 0: per_block.
   std::int32_t per_block_near = 0;
 };
 
 /// What shapes say of one list of tokens of an item (token_lists.h).
 struct TokenList {
-  std::int32_t reach = 0;   ///< The most tokens; a greater length counts as this.
+  std::int32_t reach = 0;   ///< The most tokens; a greater length counts as the reach.
   std::int32_t window = 0;  ///< The item has the last `window` tokens; 0: all.
   /// Each query token of a request ends one token before the next query token does.
   bool causal = false;
@@ -41,11 +41,11 @@ struct TokenList {
 struct Geometry {
   std::int32_t requests = 0;
   std::int32_t parts = 1;
-  std::int32_t lanes = 1;       ///< Row tiles that the workers of one part do side by side.
+  std::int32_t lanes = 1;       ///< Row tiles that one part's workers compute side by side.
   std::int32_t rounds = 1;      ///< lanes * rounds >= row tiles of all KV heads.
   std::int32_t tile_rows = 64;  ///< Query rows of a row tile.
   std::int32_t block_tokens = 64;
-  std::int32_t max_tokens = 0;   ///< The page table's reach; a greater length counts as this.
+  std::int32_t max_tokens = 0;   ///< The page table's reach; a greater length counts as the reach.
   std::int32_t fixed_split = 0;  ///< With kFixedSplits: blocks of a split; else 0.
   /// Consecutive items that have one length: the query tokens of a sparse request.
   std::int32_t length_sharers = 1;
@@ -78,7 +78,7 @@ struct Cut {
   }
 };
 
-/// An item whose partial results are in places [partial_begin, partial_end) for the combine step.
+/// An item for the combine step, whose partial results are in places [partial_begin, partial_end).
 struct Merge {
   std::int32_t round;
   std::int32_t request;
@@ -145,7 +145,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t max_blocks(const Geometry& g) {
 }
 
 /// The geometry by which a plan is cut if only the first `parts` parts get work. The other parts begin and
-/// end where the last of these ends.
+/// end where the last of the first ones ends.
 FLASHLATENT_HOST_DEVICE Geometry with_parts(Geometry g, std::int32_t parts) {
   g.parts = parts;
   return g;

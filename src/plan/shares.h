@@ -18,7 +18,7 @@ struct ShareCut {
 };
 static_assert(sizeof(ShareCut) == sizeof(Cut));
 
-/// The 16 bytes of a Cut that hold a share. The geometry's partition tells which of both a plan has.
+/// The 16 bytes of a Cut that hold a share. The geometry's partition tells whether a plan has cuts or shares.
 FLASHLATENT_HOST_DEVICE Cut stored(const ShareCut& cut) {
   return {cut.shares, cut.request, cut.share, cut.partial};
 }
@@ -45,7 +45,7 @@ FLASHLATENT_HOST_DEVICE void finish_share(Cut& stored) {
   stored.round = 0;
 }
 
-/// The cut of a part that has nothing to do, after `used` parts that have.
+/// The cut of a part that has nothing to do, after `used` parts that have work.
 FLASHLATENT_HOST_DEVICE ShareCut no_share(const Geometry& g, std::int32_t used) {
   return {0, g.requests, 0, used};
 }

@@ -21,7 +21,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t shares_within(std::int32_t blocks, std::int
 template <class SharesAt>
 FLASHLATENT_HOST_DEVICE std::int32_t least_longest_share(const Geometry& g, std::int32_t blocks,
                                                          SharesAt&& shares_at) {
-  // The last share of each item may be nearly empty, but no other share.
+  // Only the last share of each item may be nearly empty.
   std::int32_t low = shares_within(blocks, g.parts);
   std::int32_t high = shares_within(blocks, g.parts - g.requests);
   while (low < high) {

@@ -7,7 +7,7 @@
 
 namespace flashlatent::schedule {
 
-/// The number of parts of the requests before `request`: one each, and their proportion of the others.
+/// The number of parts of the requests before `request`: one each, and their proportion of the other parts.
 FLASHLATENT_HOST_DEVICE std::int32_t parts_before(const Geometry& g, const std::int64_t* cost_prefix,
                                                   std::int32_t request) {
   const std::int64_t total = cost_prefix[g.requests], before = cost_prefix[request];
@@ -17,7 +17,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t parts_before(const Geometry& g, const std::
   return static_cast<std::int32_t>(request + others * (before >> shift) / (total >> shift));
 }
 
-/// The share that part k is.
+/// The share of part k.
 FLASHLATENT_HOST_DEVICE ShareCut team_cut(const Geometry& g, const std::int64_t* cost_prefix,
                                           std::int32_t k) {
   if (k >= g.parts) return no_share(g, g.parts);
@@ -34,7 +34,7 @@ FLASHLATENT_HOST_DEVICE ShareCut team_cut(const Geometry& g, const std::int64_t*
   return {parts_before(g, cost_prefix, low + 1) - first, low, k - first, k};
 }
 
-/// The share that part k is of a lone request, which has all parts; no memory is read.
+/// The share of part k if a lone request has all parts; no memory is read.
 FLASHLATENT_HOST_DEVICE ShareCut lone_team_cut(const Geometry& g, std::int32_t k) {
   return {g.parts, 0, k, k};
 }

@@ -1,5 +1,6 @@
 // Items that attend to two lists of tokens in one softmax: those of the cache, then those of the extra cache.
-// An item is a query token then; a ragged request has as many items as the longest one (ragged_token()).
+// Then an item is a query token; a ragged request has as many items as the request with the most query tokens
+// (ragged_token()).
 //
 // To a plan the item is as long as its lists together, in blocks: a block has tokens of one list, so each
 // list begins with a block of its own. Block b of an item whose lists have n0 and n1 tokens is
@@ -8,9 +9,10 @@
 //   else, b - ceil(n0 / ...) = c   tokens [c, c + 1) * block_tokens of list 1, those below n1
 //
 // where token 0 of a list is the first that the item sees: with a window, TokenSpan::begin of its page table.
-// length_of() is that line's end: n0 rounded up to whole blocks, and n1.
+// length_of() is the end of these blocks: n0 rounded up to whole blocks, plus n1.
 #pragma once
 
+#include "core/visible.h"
 #include "plan/schedule.h"
 
 namespace flashlatent {
@@ -20,13 +22,6 @@ struct PlanLengths;
 }  // namespace flashlatent
 
 namespace flashlatent::schedule {
-
-/// Tokens [begin, end) of a page table, or indices [begin, end), that an item sees.
-struct TokenSpan {
-  std::int32_t begin, end;
-
-  FLASHLATENT_HOST_DEVICE std::int32_t count() const { return end - begin; }
-};
 
 /// The lengths of one list, as the call gives them.
 struct ListLengths {
@@ -51,14 +46,14 @@ FLASHLATENT_HOST_DEVICE std::int32_t ragged_token(std::int32_t most, std::int32_
   return index - (most - count);
 }
 
-/// The span of list `which` that an item sees. Items are query tokens, length_sharers a request.
+/// The tokens or indices of list `which` that an item sees. Items are query tokens, length_sharers a request.
 FLASHLATENT_HOST_DEVICE TokenSpan span_of(const Geometry& g, const UnionLengths& lengths, std::int32_t which,
                                           std::int32_t item) {
   const TokenList& list = g.list[which];
   const ListLengths& given = lengths.list[which];
   const std::int32_t request = g.length_sharers == 1 ? item : item / g.length_sharers;
   const std::int32_t token = item - request * g.length_sharers;
-  // Query tokens after this one, whose own tokens it does not see.
+  // Visibility::later() and ::seen(), written out: by way of them ptxas makes other code of kernels by lists.
   const std::int32_t later = list.causal ? g.length_sharers - 1 - token : 0;
   if (given.spans != nullptr) {
     const TokenSpan held = given.spans[request * given.spans_stride + later];
@@ -107,12 +102,12 @@ void set_lists(Geometry& g, const DecodeProblem& problem);
 
 struct HeldTokens;
 
-/// `g` for a call with these lengths: where a list of indices has a length for each query token, items have
-/// lengths of their own.
+/// `g` for a call with these lengths: if a list of indices has a length for each query token, items do not
+/// share lengths.
 Geometry with_lengths(Geometry g, const PlanLengths& lengths);
 
-/// The lengths of a call from those that plan() and decode() get. `held`: where ranks share contexts, the
-/// rank's tokens are used in their place.
+/// The lengths of a call, from those that plan() and decode() get. `held`: if ranks share contexts, the
+/// rank's tokens are used instead.
 UnionLengths union_lengths(const PlanLengths& lengths);
 UnionLengths union_lengths(const PlanLengths& lengths, const HeldTokens& held);
 

@@ -1,13 +1,13 @@
-// Partition::kTurns: part k does items k, k + parts, k + 2 parts, ..., each of them whole, whatever the
-// lengths. Nothing is merged and nobody reads a plan. It suits very many items, as sparse prefill has.
+// Partition::kTurns: part k has items k, k + parts, k + 2 parts, ..., whole ones, for any lengths. Nothing is
+// merged and no plan is read. It suits very many items, as in sparse prefill.
 #pragma once
 
 #include "plan/whole.h"
 
 namespace flashlatent::schedule {
 
-/// The item that a part does after the cut's item; past the last one its round is g.rounds or more. A part's
-/// first item is whole_cut().
+/// The part's item after the cut's item; past the last one its round is g.rounds or more. A part's first item
+/// is whole_cut().
 FLASHLATENT_HOST_DEVICE Cut turn_after(const Geometry& g, Cut cut) {
   cut.request += g.parts;
   while (cut.request >= g.requests) {

@@ -1,5 +1,5 @@
 // From a plan's cuts to segments. There is a walker for whole items and splits on the line, one for shares
-// and one for turns; Walker uses the one that the geometry's partition asks for.
+// and one for turns; Walker uses the walker of the geometry's partition.
 #pragma once
 
 #include "plan/line.h"
@@ -68,7 +68,7 @@ struct LineWalker {
 };
 
 /// kTeamShares, kEvenShares and kSharesByLength: a part is one segment. kMergesAll: with kSharesByLength a
-/// share that is all of its item leaves a partial result, too.
+/// share that is its whole item leaves a partial result, too.
 template <bool kMergesAll>
 struct ShareWalker {
   FLASHLATENT_HOST_DEVICE static bool more(const Walk& walk) { return StoredShare(walk.at).shares() > 0; }
@@ -152,7 +152,7 @@ class Walker {
   /// Where the walk would continue.
   FLASHLATENT_HOST_DEVICE const Cut& at() const { return walk_.at; }
 
-  /// The only segment of a part whose shapes allow one (kWhole, or kTeamShares with one request): what next()
+  /// The segment of a part that can have only one (kWhole, or kTeamShares with one request): what next()
   /// would give.
   FLASHLATENT_HOST_DEVICE Segment only() const {
     static_assert(kLooksAhead);
@@ -198,7 +198,7 @@ class Walker {
 };
 using PartWalker = Walker<Walks::kAll>;
 
-/// May the part from `begin` to `end` be exactly one whole item? It is if item_after() is `end`; then the
+/// May the part from `begin` to `end` be exactly one whole item? It is one if item_after() is `end`; then the
 /// part needs no walk.
 FLASHLATENT_HOST_DEVICE bool may_be_one_item(const Geometry& g, const Cut& begin, const Cut& end) {
   return g.fixed_split == 0 && begin.round < g.rounds && begin.block == 0 && end.block == 0;

@@ -1,4 +1,4 @@
-// Partition::kWhole: part k is item k, whatever the lengths. Nothing is merged, and a kernel knows its part
+// Partition::kWhole: part k is item k, for any lengths. Nothing is merged, and a kernel knows its part
 // without reading the plan.
 #pragma once
 

@@ -1,8 +1,8 @@
 // The first way of cutting a line: cuts at ends of items. Decode kernels do not include this file.
 //
-// Nothing is split where cuts at the nearest ends of items make no part longer than splits and the combine
-// step would: 128 equal requests on 132 SMs are 128 parts, not 132 with two segments each. Where memory
-// binds, this holds for fewer requests, too (whole_block_cost()).
+// Nothing is split if cuts at the nearest ends of items make no part longer than splits and the combine step
+// would: 128 equal requests on 132 SMs are 128 parts, not 132 with two segments each. If memory binds, fewer
+// requests stay whole, too (whole_block_cost()).
 #pragma once
 
 #include "plan/block_cost.h"
@@ -20,7 +20,7 @@ FLASHLATENT_HOST_DEVICE Cut nearest_item_end(const Geometry& g, const std::int64
 }
 
 /// Is this part of whole items, from `begin` to `end`, no longer than a part with splits and a combine step?
-/// If all parts are so, nothing is split.
+/// If this holds for all parts, nothing is split.
 FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64_t* cost_prefix,
                                              const Cut& begin, const Cut& end) {
   auto position = [&](const Cut& cut) {
@@ -36,8 +36,8 @@ FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64
       static_cast<std::int64_t>(end.round - begin.round) * g.requests + end.request - begin.request;
   const std::int64_t splits = items * g.cost.per_split;
   const std::int64_t whole = splits + quotient(cost - splits, g.cost.per_block) * per_block;
-  // As estimate() compares them, but for 1/64: long requests gain little from staying whole, and
-  // multiprocessors are not alike.
+  // As estimate() compares them, apart from 1/64: long requests gain little from staying whole, and
+  // multiprocessors differ.
   return whole + whole / 64 <= split + g.cost.per_block;
 }
 

@@ -1,4 +1,4 @@
-// The workers that do a plan's parts: how many they are, and how fast.
+// The workers of a plan's parts: how many there are, and how fast they are.
 #pragma once
 
 #include <array>
@@ -11,14 +11,14 @@ struct Table;
 namespace flashlatent::schedule {
 
 /// How many clusters of 1, 2, ... CTAs a device holds at once, if each CTA has a multiprocessor of its own. A
-/// cluster lies within a GPC, of which slices of a GPU and smaller chips have smaller ones.
+/// cluster lies within a GPC; slices of a GPU and smaller chips have smaller GPCs.
 class ClusterRoom {
  public:
   static constexpr int kMostCtas = 16;  // of a cluster
 
-  /// Nobody has been asked: as on an H200.
+  /// No device has been asked: as on an H200.
   ClusterRoom() = default;
-  /// What the device says, of 1, 2, ... CTAs. 0: such a cluster cannot be launched.
+  /// What the device says, for 1, 2, ... CTAs. 0: such a cluster cannot be launched.
   explicit ClusterRoom(const std::array<std::int16_t, kMostCtas>& counts) : known_(true), counts_(counts) {}
 
   bool is_known() const { return known_; }
@@ -26,7 +26,7 @@ class ClusterRoom {
   int clusters_of(int ctas) const { return ctas <= kMostCtas ? counts_[ctas - 1] : 0; }
   /// Can a cluster of so many CTAs be launched?
   bool fits(int ctas) const { return !known_ || clusters_of(ctas) > 0; }
-  /// The largest cluster that can be.
+  /// CTAs of the largest cluster that can be launched.
   int most_ctas() const {
     int ctas = kMostCtas;
     while (ctas > 1 && !fits(ctas)) --ctas;
@@ -46,7 +46,7 @@ struct Workers {
   float clock = 1;     ///< For everything that takes clocks.
   float products = 1;  ///< For matrix products.
   ClusterRoom room = {};
-  const cost::Table* costs = nullptr;  ///< The device's own; null: an H200's, scaled by the factors.
+  const cost::Table* costs = nullptr;  ///< The device's own table; null: the H200's, scaled by the factors.
 
   /// `number` multiprocessors of an H200. Conversions both ways are implicit, since most code needs only the
   /// number.

@@ -7,7 +7,7 @@
 namespace flashlatent::runtime {
 
 /// Compares about `rows` rows of the first and the last request with the oracle. Only the pages of these
-/// requests are copied to the CPU: a benchmark's cache may be larger than its memory.
+/// requests are copied to the CPU: a benchmark's cache may be larger than the CPU's memory.
 Result<Comparison> compare_sample(const BenchInput& input, int rows, const Executor& executor);
 
 }  // namespace flashlatent::runtime

@@ -285,7 +285,7 @@ class Maker {
     static_cast<std::uint8_t*>(memory)[offset] = e4m3::encode((normal_(engine_) + mean) / factor);
   }
 
-  /// The length of a context of which the rank holds `held` tokens; several lengths are possible, and one is
+  /// The length of a context whose tokens on this rank are `held`; several lengths are possible, and one is
   /// drawn.
   std::int32_t context_of(int held) {
     const auto& [rank, world, run] = spec_.shard;

@@ -15,7 +15,7 @@ struct CaseSpec {
   Dtype dtype = Dtype::kBF16;
   /// fp32 scales are powers of two or not. Scales of a byte are the writer's or up to four times as large.
   KvFormat format = KvFormat::kPlain;
-  ScalePlace scale_place = ScalePlace::kToken;  ///< Of formats that leave it open.
+  ScalePlace scale_place = ScalePlace::kToken;  ///< For formats that leave the place open.
   KvLayout layout = KvLayout::kLatent;
   /// kE4m3: number of scales of keys and of values: 0 (absent), 1 or kv_heads; latent: 0 or 1.
   int scales = 0;
@@ -41,10 +41,11 @@ struct CaseSpec {
   /// The query comes in two parts (may_split_query()), with `strided` as engines leave them.
   bool split_query = false;
   float logit_scale = 1.0F;  ///< Standard deviation of the scores.
-  /// Added to the scores of a request's tokens: the first to those of the first `step_tokens`, the second to
-  /// those of as many that follow, and so on, after the last the first again. Query row (request, token,
-  /// head) number r gets 1 - r % 4 / 4 of it: queries have a direction in common, and keys more or less of
-  /// it, so that scores vary a little more than logit_scale says (which is not 0). An e4m3 cache saturates.
+  /// Steps that are added to the scores of a request's tokens: the first step to the first `step_tokens`
+  /// tokens, the second to the next `step_tokens`, and so on; after the last step the first follows again.
+  /// Query row (request, token, head) number r gets the fraction 1 - r % 4 / 4 of a step. Queries have a
+  /// common direction, and keys have more or less of that direction, so scores vary a little more than
+  /// logit_scale (which is not 0) says. An e4m3 cache saturates.
   std::vector<float> score_steps = {};
   int step_tokens = 64;
   float soft_cap = 0;
@@ -56,8 +57,8 @@ struct CaseSpec {
   PrefixSharing prefix_sharing = PrefixSharing::kOff;
   int sharers = 1;        ///< This many consecutive requests ...
   int shared_tokens = 0;  ///< ... begin with the same tokens, as far as these fill pages.
-  /// Share of the indices that are -1 or out of range. All indices of every third query token are so (of the
-  /// extra cache, of every fourth).
+  /// The fraction of the indices that are -1 or out of range. All indices of every third query token are (in
+  /// the extra cache, of every fourth).
   double skipped_indices = 0;
   /// Tokens of each request in the extra cache; empty: there is no extra cache.
   std::vector<int> extra_lengths = {};
@@ -92,7 +93,7 @@ struct RandomCase {
   std::vector<std::vector<std::uint8_t>> storage;
 };
 
-/// The problem of a spec, for callers who want to validate it before they make its tensors.
+/// The problem of a spec, for callers that validate it before they make its tensors.
 DecodeProblem problem_of(const CaseSpec& spec);
 
 /// Makes a case. The spec's problem must be valid.

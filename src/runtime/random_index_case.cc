@@ -188,7 +188,7 @@ class Maker {
           const int spread = spec_.scores == IndexScores::kSpread ? below(31) - 15 : below(4) - 2;
           scales.push_back(static_cast<std::uint8_t>(127 + (constant ? -2 : spread)));
         }
-        // Of kUnit every product is 0.25 * 128 = 32 a head.
+        // With kUnit every product is 0.25 * 128 = 32 a head.
         float weight = constant ? 1.0F / (32.0F * static_cast<float>(spec_.heads)) : normal() / 8;
         if (spec_.scores == IndexScores::kNegative) weight = -std::fabs(weight);
         weights.push_back(weight);

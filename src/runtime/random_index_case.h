@@ -17,8 +17,8 @@ enum class IndexScores {
   kUnit,      ///< Every score is 1.
   kEqual,     ///< The scores of a query token are equal.
   kNegative,  ///< All weights are negative.
-  kHuge,      ///< One token's score is 1e20 times the others'.
-  kNan,       ///< Every third token's is NaN.
+  kHuge,      ///< One token's score is 1e20 times the scores of the other tokens.
+  kNan,       ///< Every third token's score is NaN.
   kRising,    ///< Scores rise with the position: each token is better than all before it.
   kSpread,    ///< Scales of keys (mxfp4_68: of each 32 elements) lie up to 2^30 apart.
 };

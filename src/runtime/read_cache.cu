@@ -20,8 +20,8 @@ struct Ring {
   ptx::Barrier full[kStages];
 };
 
-/// Reads all pieces, `per_stage` in a stage. Warps take stages in turn: one warp alone would be limited by
-/// its own instructions. The pieces of a stage are looked up one turn ahead.
+/// Reads all pieces, `per_stage` in a stage. Stages are dealt round-robin to the warps: one warp alone would
+/// be limited by its own instructions. The pieces of a stage are looked up one pass over the ring ahead.
 __global__ void __launch_bounds__(32 * kWarps, 1)
     read_pieces(const Piece* pieces, int per_stage, int stages) {
   extern __shared__ __align__(128) std::uint8_t raw[];

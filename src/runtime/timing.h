@@ -48,7 +48,8 @@ struct Timing {
 Result<Timing> time_calls(const std::function<Status()>& call, const TimingOptions& options,
                           const Executor& executor);
 
-/// Times several calls in turns, so that changes with time affect all alike: one round a repeat.
+/// Times several calls alternately, so that changes with time affect all alike: each repeat runs every call
+/// once.
 Result<std::vector<Timing>> time_turn_about(const std::vector<std::function<Status()>>& calls,
                                             const TimingOptions& options, const Executor& executor);
 

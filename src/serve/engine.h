@@ -23,18 +23,18 @@ class Engine {
   struct Options {
     Executor executor;
     KvFormat format = KvFormat::kPlain;
-    ScalePlace scales = ScalePlace::kToken;  ///< Of a format that leaves it open.
+    ScalePlace scales = ScalePlace::kToken;  ///< For a format that leaves the place open.
     Dtype dtype = Dtype::kBF16;
     int layers = 1;
     int heads = 16;  ///< h_q.
     int kv_heads = 1;
     int kv_dim = 0;  ///< MHA, GQA, MQA: elements of a key, and of a value. 0: MLA, which has one KV head.
-    int batch = 32;  ///< Rows of every step; unused ones have length 0.
-    int pages = 0;   ///< Of each layer's cache.
+    int batch = 32;  ///< Rows of every step; unused rows have length 0.
+    int pages = 0;   ///< In each layer's cache.
     int page_size = 64;
     int max_pages = 0;  ///< The most pages of a request.
     std::uint64_t seed = 0;
-    PrefixSharing prefix_sharing = PrefixSharing::kAuto;  ///< Of decode.
+    PrefixSharing prefix_sharing = PrefixSharing::kAuto;  ///< For decode.
   };
 
   /// `trace` must outlive the engine. Allocates everything that steps need; unwritten cache memory is NaN.
@@ -43,8 +43,8 @@ class Engine {
   /// Writes the latents of these tokens into the caches of all layers, as prefill and the model would.
   Status fill(const Scheduler::Fill& fill, const PagePool& pool);
 
-  /// One step: writes and uploads page tables and lengths, plans, decodes every layer. Seconds that this
-  /// took, the making of the queries left out. The results of `kept_layer` stay until the next step.
+  /// One step: writes and uploads page tables and lengths, plans, decodes every layer. Returns the seconds
+  /// that these took; making the queries is not timed. The results of `kept_layer` stay until the next step.
   Result<double> step(const Scheduler::Step& step, const PagePool& pool, int kept_layer);
 
   /// Compares about `heads` query heads of one row of the last step with the oracle, on latents made afresh.
@@ -61,7 +61,7 @@ class Engine {
   Status too_large(std::string_view why) const;
   std::size_t cache_bytes() const;  // of one layer
   bool latent() const { return problem_.cache.layout == KvLayout::kLatent; }
-  std::int64_t page_stride() const;  ///< Of a latent cache, elements.
+  std::int64_t page_stride() const;  ///< For a latent cache, in elements.
   TensorView latent_view(void* data, std::int64_t pages, Device device) const;
   /// The library writes the cache, out of staged rows.
   bool appends() const { return !latent() || options_.format != KvFormat::kPlain; }

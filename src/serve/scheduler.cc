@@ -56,7 +56,7 @@ Result<Scheduler::Step> Scheduler::begin_step(double now_ms) {
   Step step;
   const std::int64_t preemptions = counts_.preemptions;
   FLASHLATENT_RETURN_IF_ERROR(grow_running(step));
-  // Whoever was just preempted needs more than it gave up.
+  // The request that was just preempted needs more pages than it freed.
   if (counts_.preemptions == preemptions) FLASHLATENT_RETURN_IF_ERROR(admit(step));
   for (const Request& request : running_) {
     step.requests.push_back(request.index);
@@ -112,7 +112,7 @@ Status Scheduler::admit(Step& step) {
     if (!created.ok() && created.status().code() == StatusCode::kExhausted) return {};
     if (!created.ok()) return created.status();
     request.sequence = created->sequence;
-    // The bytes follow before anybody reads them, so that requests of the same step can share them.
+    // The bytes are written before any request reads them, so requests of the same step can share them.
     if (const auto added = pool_.commit(request.sequence, request.contents); !added.ok())
       return added.status();
     const int begin = created->cached_pages * options_.page_size;

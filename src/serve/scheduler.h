@@ -1,4 +1,4 @@
-// Continuous batching: who runs in the next step, and on which pages.
+// Continuous batching: which requests run in the next step, and on which pages.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@
 
 namespace flashlatent::serve {
 
-/// Requests are served in order of arrival. Each step gives every running request one more token; a step
-/// begins by making room for those (when the pool is full, the youngest running request is preempted: it
-/// gives up its pages and waits at the head of the queue, to be computed again), then admits waiting requests
-/// while the batch and the pool have room. Prompts share pages where their hash ids say so.
+/// Requests are served in order of arrival. Each step gives every running request one more token. A step
+/// first makes room for these tokens: while the pool is full, it preempts the youngest running request, which
+/// frees its pages and waits at the head of the queue, to be computed again. Then the step admits waiting
+/// requests while the batch and the pool have room. Prompts share pages where their hash ids say so.
 class Scheduler {
  public:
   struct Options {
     int batch = 32;  ///< Most requests that run at a time.
-    int pages = 0;   ///< Of the pool.
+    int pages = 0;   ///< In the pool.
     int page_size = 64;
     bool immediate = false;  ///< Requests don't wait for their arrival time.
   };
@@ -58,7 +58,7 @@ class Scheduler {
   /// When the next request arrives, if there is nothing to do before.
   std::optional<std::int64_t> idle_until() const;
 
-  /// Decides the step at time `now_ms`; empty if nobody has arrived.
+  /// Decides the step at time `now_ms`; empty if no request has arrived.
   Result<Step> begin_step(double now_ms);
   /// The step that was begun last has been computed: every running request has one more token.
   Status finish_step();
@@ -82,7 +82,7 @@ class Scheduler {
   Status grow_running(Step& step);
   Status admit(Step& step);
   Status preempt_youngest();
-  /// Tokens that the request has in the coming step, the one it then gets included.
+  /// Tokens that the request has in the coming step, including the token that the step gives it.
   int next_length(const Request& request) const;
 
   std::span<const io::TraceRequest> trace_;

@@ -82,7 +82,7 @@ def _captures() -> bool:
 
 
 def environment_checks() -> bool:
-    """Has FLASHLATENT_CHECK_INPUTS this call checked? It leaves out calls that are captured into a CUDA graph."""
+    """Does FLASHLATENT_CHECK_INPUTS ask for checks of this call? Calls that a CUDA graph captures are left out."""
     return _checks_every_call() and not _captures()
 
 
@@ -124,11 +124,11 @@ def _batch(q: Tensor, options: dict) -> int:
 
 
 class Field(NamedTuple):
-    """Something that is the same on all ranks, as a number; NaN: not there, or not a number."""
+    """Something that is the same on all ranks, as a number; NaN: absent, or not a number."""
 
     name: str
     number: float
-    choices: Tuple[str, ...] = ()  # what numbers stand for
+    choices: Tuple[str, ...] = ()  # what the numbers stand for
 
     def shown(self, number: float) -> str:
         if math.isnan(number):
@@ -137,7 +137,7 @@ class Field(NamedTuple):
 
 
 def _number(value: Any) -> float:
-    """NaN for what is no number; reads no tensor, which may lie on a GPU."""
+    """NaN for what is no number; reads no tensor, which may be on a GPU."""
     try:
         if isinstance(value, numbers.Real):
             return float(value)
@@ -174,10 +174,10 @@ def fields_of(name: str, exchange: Any, exchanges: Tuple[str, ...], numbers_of: 
 
 
 class Agreement:
-    """Ranks go on together or not at all: what one of them is refused, all of them raise.
+    """Ranks go on together or not at all: if one rank is refused, all ranks raise.
 
-    All ranks make the same calls of one. Each is a small exchange that the caller waits for; one more follows where a
-    rank is refused, with its reason.
+    All ranks call an Agreement's methods alike. Each call is a small exchange that the caller waits for; if a rank is
+    refused, another exchange sends its reason.
     """
 
     def __init__(self, group: Any, device: torch.device):
@@ -185,7 +185,8 @@ class Agreement:
         self._me = dist.get_rank(group)
 
     def after(self, local: Callable[[], Any], fields: Sequence[Field] = ()) -> Any:
-        """What `local` returns, where it has failed on no rank and the fields are the same on all."""
+        """Calls `local` and returns its result, if it has failed on no rank and the fields are the same on all
+        ranks."""
         result, fault = None, None
         try:
             result = local()

@@ -18,18 +18,19 @@ EXCHANGES = ("auto", "all_to_all", "all_gather", "one_sided")
 
 
 class Pending:
-    """A call whose exchange is under way. wait() returns (out, lse); work enqueued before it overlaps the exchange."""
+    """A call whose exchange is under way. wait() returns (out, lse); work enqueued before wait() overlaps the
+    exchange."""
 
     def __init__(self, finish):
         self._finish = finish
 
     def wait(self) -> Tuple[Tensor, Tensor]:
-        """(out, lse); what is enqueued after it may read them."""
+        """Returns (out, lse); work enqueued afterwards may read them."""
         return self._finish()
 
 
 class ContextParallel:
-    """Decode with contexts spread over a group's ranks, and query heads too.
+    """Decode with contexts and query heads spread over a group's ranks.
 
     group     the ranks; None: the default group
     run       tokens in a row that one rank holds (Interleaving)
@@ -71,7 +72,7 @@ class ContextParallel:
             device = torch.device("cuda", torch.cuda.current_device())
             return tokens, _exchange.PeerMemory(self._group, device, *extents)
 
-        # Ranks of one-sided exchange meet in any case.
+        # With the one-sided exchange ranks always wait for each other here.
         agrees = self._check_inputs or one_sided or _checks.environment_checks()
         agreement = self._agreement(None) if world > 1 and agrees else None
         if agreement is None:
@@ -84,7 +85,7 @@ class ContextParallel:
             self._peers.meet()
         self._exchange = exchange
         self._step = Step(stateless=True)
-        self._overlapped = False  # an exchange is on the other stream, and nothing here waits for it yet
+        self._overlapped = False  # an exchange is on the other stream, and nothing on this stream waits for it yet
 
     @property
     def rank(self) -> int:
@@ -93,16 +94,16 @@ class ContextParallel:
 
     @property
     def world(self) -> int:
-        """How many ranks the group has."""
+        """The number of ranks in the group."""
         return self.tokens.world
 
     def gather_queries(self, q: Tensor) -> Tensor:
-        """The queries of all ranks' heads, rank by rank: q (batch, s_q, h, d), or ragged (total, h, d), with h *
-        world heads. A q that lies head by head, as a batched product over heads writes it, is not copied."""
+        """The queries of all ranks' heads, rank by rank: q (batch, s_q, h, d), or ragged (total, h, d), with h * world
+        heads. A q with heads outermost, as a batched product over heads writes it, is not copied."""
         return self._gathering(q)()
 
     def _gathering(self, q):
-        """The exchange of gather_queries(), when what can fail on one rank is done."""
+        """Returns the exchange of gather_queries(), after everything that can fail on one rank."""
         if self.world == 1:
             return lambda: q
         if self._peers is not None and self._peers.has_room_for(q):
@@ -130,7 +131,7 @@ class ContextParallel:
              cache_seqlens: Optional[Tensor] = None, *, all_heads: bool = False, check_inputs: Optional[bool] = None,
              **options) -> Tensor:
         """The plan of a step for decode() with these shapes and options, as flashlatent.torch.plan(). Ranks exchange
-        nothing, but for check_inputs (as in decode()): then what one rank is refused, all of them raise."""
+        nothing except with check_inputs (as in decode()): then, if one rank is refused, all ranks raise."""
         numbers = {"v_dim": options.get("v_dim", 512), "all_heads": all_heads}
         return self._planned("plan", q, check_inputs, numbers, options,
                              lambda: operators.plan(self._of_all_heads(q, all_heads), kv_cache, block_table, cache_seqlens,
@@ -138,7 +139,7 @@ class ContextParallel:
 
     def plan_kv(self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor,
                 *, all_heads: bool = False, check_inputs: Optional[bool] = None, **options) -> Tensor:
-        """The same for decode_kv()."""
+        """As plan(), for decode_kv()."""
         kv_heads, v_dim = _checks.dims_of_key_values(key_cache, value_cache)
         numbers = {"v_dim": v_dim, "KV heads": kv_heads, "all_heads": all_heads}
         return self._planned("plan_kv", q, check_inputs, numbers, options,
@@ -187,8 +188,8 @@ class ContextParallel:
     def decode_kv(self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor,
                   *, softmax_scale: float, attn_sink: Optional[Tensor] = None, all_heads: bool = False,
                   overlap: bool = False, **options):
-        """The same of keys and values, as flashlatent.decode_kv(). Each rank has all of the KV heads that its query
-        heads go with; with several, queries and partial results are copied into the order of KV heads."""
+        """As decode(), for keys and values, as flashlatent.decode_kv(). Each rank has all KV heads to which its query
+        heads belong; with several KV heads, queries and partial results are copied into the order of KV heads."""
         kv_heads, v_dim = _checks.dims_of_key_values(key_cache, value_cache)
         inputs = (key_cache, value_cache, block_table, cache_seqlens)
         call = functools.partial(self._step.decode_kv, softmax_scale=softmax_scale)
@@ -229,14 +230,14 @@ class ContextParallel:
         return agreement.after(attend)()
 
     def _agreement_of_call(self, q, check_inputs):
-        """The Agreement of a call that is to check; None of others, and of one rank."""
+        """The Agreement of a call that checks; None for other calls, and with one rank."""
         check_inputs = self._check_inputs if check_inputs is None else check_inputs
         if self.world == 1 or (check_inputs is False and not _checks.environment_checks()):
             return None
         return self._agreement(q)
 
     def _agreement(self, q):
-        """Of this group's ranks, on a device that the group exchanges for."""
+        """An Agreement of this group's ranks, on a device that the group exchanges for."""
         if self._small_on_cpu:
             device = torch.device("cpu")
         elif isinstance(q, Tensor) and q.is_cuda:
@@ -248,7 +249,7 @@ class ContextParallel:
         return _checks.Agreement(self._group, device)
 
     def _attend(self, call, q, inputs, v_dim, kv_heads, all_heads, options):
-        """This rank's tokens, all heads: a message."""
+        """Attends to this rank's tokens with all heads; returns a message."""
         cu_seqlens_q = options.get("cu_seqlens_q")
         dtype = torch.bfloat16 if q.element_size() == 1 else q.dtype  # of outputs
         if cu_seqlens_q is None:
@@ -268,7 +269,7 @@ class ContextParallel:
         return message, sent
 
     def _exchanging(self, message, sent, q, attn_sink, all_heads, overlap, cu_seqlens_q):
-        """The exchange that returns the call's result, when what can fail on one rank is done."""
+        """Returns the exchange whose result is the call's, after everything that can fail on one rank."""
         heads = q.shape[-2]
         if self._peers is not None and not all_heads:
             return self._one_sided(message, sent, attn_sink, heads, overlap)
@@ -316,7 +317,8 @@ class ContextParallel:
         return beside
 
     def _follow_overlapped(self, device):
-        """What is enqueued next follows the exchanges of the other stream: calls of peers' memory are one after another."""
+        """Work enqueued next runs after the other stream's exchanges: calls that use peers' memory run one after
+        another."""
         if self._overlapped:
             torch.cuda.current_stream(device).wait_stream(self._side_stream(device))
             self._overlapped = False

@@ -1,4 +1,4 @@
-"""How messages get from rank to rank: three ways, all of which end in a merge by combine()."""
+"""How messages get from rank to rank: three ways, each of which ends in a merge by combine()."""
 
 import math
 from typing import Callable, Optional, Tuple
@@ -13,21 +13,21 @@ from ._message import Message
 from ._tokens import token_places
 
 AUTO = ((math.inf, "all_to_all"),)
-"""What 'auto' takes: messages of up to so many bytes, all heads together, go that way.
+"""What 'auto' takes: a row has the largest message in bytes, all heads together, and its way.
 
 By bench/results/h100/distributed_nccl.json: of 24 shapes on 2 and 4 GPUs, messages of 16 KiB to 4 MiB, all_gather was
-the faster in two, by less than 1 us, and up to 51 us slower in the others. So there is one row."""
+faster in two, by less than 1 us, and up to 51 us slower in the others. So there is one row."""
 
 
 def chosen(exchange: str, message_bytes: int) -> str:
-    """The way of a message."""
+    """The way that a message goes."""
     if exchange != "auto":
         return exchange
     return next(way for most, way in AUTO if message_bytes <= most)
 
 
 class Arrived:
-    """Messages of all ranks with this rank's heads, (world, heads, bytes), when `work` is done."""
+    """Messages of all ranks with this rank's heads, (world, heads, bytes), complete when `work` is done."""
 
     def __init__(self, memory: Tensor, work, kept: Tensor):
         self._memory, self._work, self._kept = memory, work, kept  # kept: what is being sent
@@ -38,7 +38,7 @@ class Arrived:
         return self._memory
 
 
-# Each way allocates at once, and returns the exchange itself: what can fail on one rank comes before ranks wait.
+# Each way allocates at once, and returns the exchange as a function: what can fail on one rank comes before ranks wait.
 
 
 def by_all_to_all(sent: Tensor, group, overlap: bool) -> Callable[[], Arrived]:
@@ -71,7 +71,7 @@ def merge(message: Message, received: Tensor, like: Tensor, attn_sink: Optional[
     if cu_seqlens_q is None:
         out = like.new_empty((message.batch, message.s_q, heads, message.v_dim), dtype=message.dtype)
         return _native.combine(partial_out, message.lse(received), attn_sink=attn_sink, out=out)
-    # combine() has one lse a query token: that of its place among (batch, s_q).
+    # combine() has one lse for each place of (batch, s_q), also for ragged query tokens.
     places = token_places(cu_seqlens_q, message.total, message.s_q, message.batch)
     partial_lse = message.flat_lse(received).index_select(-1, places).movedim(-2, -1).unsqueeze(-1)
     out = like.new_empty((message.total, heads, message.v_dim), dtype=message.dtype)
@@ -82,12 +82,12 @@ def merge(message: Message, received: Tensor, like: Tensor, attn_sink: Optional[
 
 
 ROPE_DIM = 64
-"""Queries have as many elements as outputs, and up to so many more."""
+"""Queries may have so many more elements than outputs."""
 
 
 class PeerMemory:
-    """Memory of every rank that the others write to, by torch's symmetric memory: each lays out, or merges, in the
-    launch that sends. It counts on no NVLink multicast.
+    """Memory of every rank, to which the other ranks write, by torch's symmetric memory. The launch that sends also
+    lays out queries or merges results. It does not need NVLink multicast.
 
     It is allocated once: for max_rows rows of 512 elements, 3,072 bytes per row for each other rank."""
 
@@ -110,7 +110,7 @@ class PeerMemory:
         dist.barrier(self._group)  # all memories are zero
 
     def has_room_for(self, q: Tensor) -> bool:
-        """Can gather() take it? What all ranks know alike decides, so that none takes another way."""
+        """Can gather() take these queries? Only what is the same on all ranks decides, so all take the same way."""
         if q.dim() != 4 or q.element_size() > 2:
             return False
         rows, halves = q.shape[:3].numel(), -(-q.shape[3] * q.element_size() // 2)

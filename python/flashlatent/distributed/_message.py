@@ -1,7 +1,7 @@
 """What ranks send each other: partial outputs and their lse, in one message.
 
-A message is bytes, head by head, so that a rank's heads lie together. Decode writes it and combine reads it where
-it lies: nothing is packed or unpacked.
+A message is bytes, head by head, so that a rank's heads lie together. Decode writes it and combine() reads it in place:
+nothing is packed or unpacked.
 
     head | out: rows x v_dim elements of 16 bits | lse: batch x s_q fp32 | padding to 16 bytes |
 """
@@ -17,7 +17,7 @@ class Message:
         self.batch, self.s_q, self.v_dim, self.dtype, self.total = batch, s_q, v_dim, dtype, total
         self.rows = batch * s_q if total is None else total
         self._lse_begin = -(-self.rows * v_dim * dtype.itemsize // 16) * 16
-        # At least some bytes, also of a batch without requests: torch views no empty memory as other elements.
+        # At least some bytes, even for a batch without requests: torch cannot view empty memory as another dtype.
         self.head_bytes = max(self._lse_begin + -(-batch * s_q * 4 // 16) * 16, 16)
 
     def empty(self, like: Tensor, *extents: int) -> Tensor:

@@ -10,8 +10,8 @@ from .._slots import check_integers, check_page_size, in_pages
 
 
 class Interleaving(NamedTuple):
-    """Runs of `run` tokens go to the ranks in turns: the token in place p of its context is rank p // run % world's,
-    and that rank's token number p // (run * world) * run + p % run of the context.
+    """Runs of `run` tokens are dealt to the ranks round-robin: the token in place p of its context is held by rank p //
+    run % world, as that rank's token number p // (run * world) * run + p % run of the context.
 
     Methods take integers or integer tensors, work on the tensor's device and can be captured in a CUDA graph. A
     negative position or number names no token; results for it are -1.
@@ -35,7 +35,7 @@ class Interleaving(NamedTuple):
                                 slots % self.run)
 
     def local_lengths(self, lengths: Any) -> Any:
-        """How many tokens of contexts of these lengths the rank holds: what its page tables need room for. A length
+        """How many tokens the rank holds of contexts of these lengths: its page tables need room for as many. A length
         below 0 counts as 0."""
         lengths = lengths.clamp(min=0) if isinstance(lengths, Tensor) else max(lengths, 0)
         whole = self.run * self.world
@@ -44,8 +44,8 @@ class Interleaving(NamedTuple):
         return lengths // whole * self.run + rest
 
     def slot_mapping(self, positions: Tensor, requests: Tensor, block_table: Tensor, page_size: int) -> Tensor:
-        """slot_mapping for append_latent() and append_kv(): int64 (n), where new tokens go, -1 for those of other ranks
-        and for padding.
+        """slot_mapping for append_latent() and append_kv(): int64 (n), the slots of new tokens; -1 for tokens of other
+        ranks and for padding.
 
         positions    int32 or int64 (n): places in the contexts; negative: padding
         requests     integers (n): each token's row of block_table; of padding, any
@@ -73,9 +73,9 @@ class Interleaving(NamedTuple):
         positions    int32 (batch, s_q, topk); negative, or past the page table: skipped
         block_table  int32 (batch, max_pages): the rank's own pages; negative: no page, its tokens are skipped
         page_size    tokens per page
-        Returns int32 (batch, s_q, topk) and int32 (batch). Each query token's own tokens come first, -1 after them;
-        topk_length is the most that a request's have. Raises InvalidArgumentError for tensors that don't fit. A slot
-        beyond int32, which no index can name, is refused on the CPU and skipped on a GPU.
+        Returns int32 (batch, s_q, topk) and int32 (batch). For each query token the rank's tokens come first, then -1;
+        topk_length is the most that a query token of the request has. Raises InvalidArgumentError for tensors that
+        don't fit. A slot beyond int32, which no index can name, is refused on the CPU and skipped on a GPU.
         """
         page_size = check_page_size(page_size)
         check_integers("positions", positions, ("batch", "s_q", "topk"))
@@ -104,7 +104,7 @@ class Interleaving(NamedTuple):
 
     def _check_new_tokens(self, positions: Tensor, slots: Tensor, requests: Tensor, own: Tensor,
                           shape: torch.Size, page_size: int) -> None:
-        """Raises for the first own token that has no place in a page table of this shape."""
+        """Raises for the first token of this rank that has no place in a page table of this shape."""
         batch, max_pages = shape
         strange = own & ((requests < 0) | (requests >= batch))
         if strange.any():
@@ -119,7 +119,7 @@ class Interleaving(NamedTuple):
 
 
 def _can_look_at(tensor: Tensor) -> bool:
-    """Can its values be had without waiting, and outside of a trace?"""
+    """Can the tensor's values be read without waiting, and outside of a trace?"""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 

@@ -6,16 +6,16 @@
     out, lse = flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, 512, metadata, num_splits,
                                       causal=True)     # once per layer
 
-Tensors are torch's, on a GPU or on the CPU. What is more than there: any head count, page size and topk, strides,
-fp16, empty rows. Metadata that is older than the lengths, or shared by layers of several shapes, gives right
-results; it only balances the work less well. Captured in a CUDA graph, the first call with a metadata object
-captures the plan too, which follows the lengths at each replay.
+Tensors are torch's, on a GPU or on the CPU. Beyond the original: any head count, page size and topk, any strides, fp16,
+empty rows. Metadata that is older than the lengths, or shared by layers of several shapes, gives right results and only
+balances less well. In a CUDA graph the first call with a metadata object captures the plan too, which follows the
+lengths at each replay.
 
     python -m flashlatent.flash_mla PROGRAM [ARGUMENT...]
 
-runs a Python program whose `import flash_mla` gets this package. Engines import from flash_mla.flash_mla_interface,
-which is here, too; install() puts this package where engines import it from. Functions of the package flash_mla that
-are not built raise UnsupportedError, a NotImplementedError, which names them.
+runs a Python program whose `import flash_mla` gets this package. The module flash_mla_interface, from which engines
+import, exists here, too; install() puts this package where engines import flash_mla from. Functions of flash_mla that
+are not implemented here raise UnsupportedError, a NotImplementedError, which names them.
 """
 
 from .. import _needs_torch  # before the others

@@ -9,7 +9,7 @@ from flashlatent.flash_mla import flash_mla_interface, fused_norm_rope_attn_rope
 
 
 def run(arguments):
-    """Runs the program that the arguments begin with, and leaves it the rest."""
+    """Runs the program that is the first argument, and passes it the others."""
     if arguments and arguments[0] in ("-h", "--help"):
         print(__doc__)
         return

@@ -1,4 +1,4 @@
-"""Puts this package where engines import flash_mla from, and takes it away again."""
+"""Puts this package where engines import flash_mla from, and undoes that."""
 
 import importlib
 import sys
@@ -29,7 +29,7 @@ class Installation:
             setattr(holder, child, module)
 
     def undo(self):
-        """Puts back what was there. What has since been put there by others stays. Twice does nothing."""
+        """Puts back what was there, but leaves what others have put there since. A second call does nothing."""
         for holder, child, before, module in reversed(self._attributes):
             if getattr(holder, child, None) is not module:
                 continue
@@ -54,7 +54,8 @@ class Installation:
 
 
 def _copy(name, source):
-    """A module of that name with the source's contents: two names of one module object could not be undone apart."""
+    """A module of this name with the source's contents: with one module object under two names neither could be undone
+    alone."""
     module = types.ModuleType(name, source.__doc__)
     module.__dict__.update({key: value for key, value in vars(source).items()
                             if key not in ("__name__", "__spec__", "__loader__", "__package__")})
@@ -62,7 +63,7 @@ def _copy(name, source):
 
 
 def install(names=NAMES):
-    """Puts this package in place of flash_mla for this process; returns an Installation, whose undo() takes it back.
+    """Puts this package in place of flash_mla for this process; returns an Installation with undo().
 
         flashlatent.flash_mla.install()
         import flash_mla                       # this package
@@ -70,9 +71,9 @@ def install(names=NAMES):
     names  where it goes: "flash_mla" (SGLang, and most programs), "vllm.third_party.flashmla" (vLLM). Its modules
            flash_mla_interface and fused_norm_rope_attn_rope_cast go along. A name whose parent package cannot be imported is left out.
 
-    Call it before the engine is imported: what a module has already taken by `from flash_mla import ...` stays as it
-    is. Processes that are spawned later do not inherit it; forked ones do. Two
-    installations are undone in reverse order.
+    Call it before the engine is imported: names that a module has already imported by `from flash_mla import ...` stay.
+    Processes that are spawned later do not inherit the installation; forked ones do. Undo two installations in reverse
+    order.
 
     Raises InvalidArgumentError (a ValueError) for a name that is none of these.
     """

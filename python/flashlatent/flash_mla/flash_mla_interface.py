@@ -24,7 +24,8 @@ __all__ = [
 
 
 class FlashMLASchedMeta:
-    """The plans of a step, made by its first calls. The original's fields may be set and read; they have no effect."""
+    """The plans of a step, made by the step's first calls. The original's fields may be set and read; they have no
+    effect."""
 
     __slots__ = ("decode", "have_initialized", "config", "tile_scheduler_metadata", "num_splits")
 
@@ -48,8 +49,8 @@ def get_mla_decoding_metadata(seqlens_k: Tensor, num_q_tokens_per_head_k: int, h
                               is_fp8_kvcache: bool = False, topk: Optional[int] = None,
                               use_legacy: bool = False) -> Tuple[Tensor, Tensor]:
     """Two int32 tensors to set as a FlashMLASchedMeta's tile_scheduler_metadata and num_splits, on seqlens_k's device:
-    (1, 8) zeros and (b + 1) 0, 1, ..., b. They say nothing: the first call that uses the metadata plans, on the device,
-    from its own lengths. seqlens_k is int32 (b); the other arguments are not needed."""
+    (1, 8) zeros and (b + 1) 0, 1, ..., b. They have no information: the first call that uses the metadata plans, on the
+    device, from its own lengths. seqlens_k is int32 (b); the other arguments are not needed."""
     metadata = torch.zeros((1, 8), dtype=torch.int32, device=seqlens_k.device)
     return metadata, torch.arange(seqlens_k.shape[0] + 1, dtype=torch.int32, device=seqlens_k.device)
 
@@ -108,7 +109,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     """
     _check_metadata(tile_scheduler_metadata)
     compiling = _is_compiling()
-    format = scales = extra_format = None  # the native call finds V4.1's by k_cache's width, faster than Python
+    format = scales = extra_format = None  # the native call finds V4.1's formats by k_cache's width, faster than Python
     if kv_format is not None or compiling:
         format, scales, extra_format = formats_of(kv_format, k_cache, extra_k_cache, use_legacy)
     if compiling:

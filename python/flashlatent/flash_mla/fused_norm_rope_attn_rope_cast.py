@@ -1,9 +1,9 @@
 """prefill() and decode() of flash_mla.fused_norm_rope_attn_rope_cast, on this library: query norm and rotation, sparse
 attention, inverse rotation of outputs and their cast to FP8 (DeepSeek V4, V4.1).
 
-The edges are launches of their own around the attention, which overlap its beginning and end. Weights stay as they
-are: permute_q_b_proj() and permute_wv_proj() return what they are given, and an engine that permutes weights by itself
-must not do so here.
+The edges are separate launches before and after the attention, which overlap its beginning and end. Weights stay as
+they are: permute_q_b_proj() and permute_wv_proj() return what they are given, and an engine that permutes weights by
+itself must not do so here.
 """
 
 import functools
@@ -102,7 +102,7 @@ def decode(enable_q_norm: bool, rms_norm_eps: float, token_positions: Tensor, is
     indices_in_kvcache  int32 (s_q, topk); extra_indices_in_kvcache likewise
     topk_length, extra_topk_length  int32 (s_q)
     k_cache, extra_k_cache, sm_scale, attn_sink, use_legacy  as in flash_mla_with_kvcache()
-    The others, and the results, are as in prefill(). Each query token is a request of its own.
+    Other arguments and the results are as in prefill(). Each query token is a request.
     """
     _check_cast(num_per_channels, use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0)
     rotation = _rotation(token_positions, is_rope_neox_style, rope_dim, cos_sin_cache)

@@ -1,7 +1,7 @@
 """python -m flashlatent.report FILE...: pictures of what the program measured, PNG and SVG.
 
 FILE is JSON that `flashlatent bench`, `check`, `replay` or `plan` wrote (--json), or python -m flashlatent.bench and
-flashlatent.bench_distributed. All files together give one picture of each kind that they have something for:
+flashlatent.bench_distributed. All files together give one picture of each kind for which they have data:
 
   roofline   dense, sparse, paged: rates below the roof of the same run
   time       dense: time against tokens, a line a library (a file may name its "library") and machine
@@ -60,7 +60,7 @@ def is_layouts(document):
 
 
 def has_rows(document):
-    """Has it results, a dict each?"""
+    """Does it have results, a dict each?"""
     rows = document.get("results")
     return isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
 
@@ -79,8 +79,8 @@ def read(path):
 
 
 def digest(documents):
-    """A short text that depends on the files' results alone, not on when and by which sources they came. An SVG has it
-    as its dc:identifier, by which a picture of older results is recognised without drawing it again."""
+    """A short text that depends on the files' results alone, not on their date and sources. An SVG has it as its
+    dc:identifier, which tells whether the picture is of these results without drawing it again."""
     shown = [{key: value for key, value in document.items() if key not in NOT_SHOWN} | {"machine": machine_of(document)}
              for document in documents]
     text = json.dumps(shown, sort_keys=True, separators=(",", ":"))
@@ -114,7 +114,7 @@ def drawn(draw, pyplot, shown, paths, name):
 
 
 def report(paths, folder, prefix=""):
-    """Draws all that these files have to show into `folder`; returns the pictures' paths."""
+    """Draws all pictures of these files into `folder`; returns the pictures' paths."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -1,10 +1,10 @@
-"""Pictures with a row a case: sparse and paged decode, cache operations, host times; planning times."""
+"""Pictures with a row for each case: sparse and paged decode, cache operations, host times; planning times."""
 
 from .style import (COLOURS, MARKERS, axes, even, ladder, machine_of, machines_of, names_down, on, set_axis)
 
 
 def named_rows(documents, wanted):
-    """({name: {machine: row}}, machines): of several files the first that has a case."""
+    """({name: {machine: row}}, machines); each case is from the first file that has it."""
     found, machines = {}, []
     for document in documents:
         for row in filter(wanted, document["results"]):
@@ -30,7 +30,7 @@ def bars(plot, found, machines, value):
 
 
 def decode_cases(pyplot, documents):
-    """Which part of the roof, and of reading alone, sparse and paged cases reach; None if there are none."""
+    """Percentages of the roof, and of reading alone, that sparse and paged cases reach; None if there are none."""
     found, machines = named_rows(documents, lambda row: ("topk" in row or "layout" in row) and row.get("roof_pct"))
     if not found:
         return None
@@ -56,7 +56,7 @@ def decode_cases(pyplot, documents):
 
 
 def cache(pyplot, documents):
-    """Rates of cache operations in parts of a plain copy's; None if no file has them."""
+    """Rates of cache operations as percentages of a plain copy's; None if no file has them."""
     documents = [document for document in documents if any("copy_pct" in row for row in document["results"])]
     found, machines = {}, machines_of(documents)
     for document in documents:

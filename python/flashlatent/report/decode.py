@@ -17,7 +17,7 @@ def roofline(pyplot, documents):
     machines = machines_of(documents)
     heads = sorted({row["h_q"] for _, row in rows})
     intensities = [row["tflops"] * 1000 / row["gbps"] for _, row in rows]
-    roofs = {machine_of(document): document["roof"] for document in reversed(documents)}  # of each machine the first
+    roofs = {machine_of(document): document["roof"] for document in reversed(documents)}  # the first of each machine
     low, high = min(intensities), max(*intensities, *(r["matmul_tflops"] / r["read_tbps"] for r in roofs.values()))
     across = ladder(low, high)
     up = ladder(min(row["tflops"] for _, row in rows),
@@ -53,7 +53,7 @@ def length_series(documents):
             if (row.get("lengths") == "uniform" and row.get("s_k") and not row.get("batch_invariant") and
                     isinstance(row.get("ms"), float) and "topk" not in row and "gpus" not in row):
                 series = panels[row["b"], row["s_q"], row["h_q"]][series_name(document, machines)]
-                series.setdefault(row["s_k"], row["ms"])  # of several files the first that has it
+                series.setdefault(row["s_k"], row["ms"])  # from the first file that has the case
     chosen = {}
     for key, libraries in panels.items():
         libraries = {name: sorted(points.items()) for name, points in libraries.items() if len(points) >= 3}
@@ -63,7 +63,7 @@ def length_series(documents):
 
 
 def times(pyplot, documents, most=9):
-    """Milliseconds over tokens, a panel a batch and head count, those first that most libraries have; None if no
+    """Milliseconds over tokens, a panel for each batch and head count, first those that most libraries have; None if no
     case was timed at three lengths."""
     panels = sorted(length_series(documents).items(), key=lambda item: (-len(item[1]), item[0]))[:most]
     if not panels:

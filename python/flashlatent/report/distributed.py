@@ -12,8 +12,8 @@ def name_of(row):
 
 
 def in_one_unit(rows):
-    """Rows to draw, what their milliseconds are multiplied by, by shape, and the axis' words. Times of shapes differ by
-    hundreds: if one GPU was timed for each, all others are drawn as parts of its time."""
+    """Rows to draw, the factor of their milliseconds by shape, and the axis' label. Times of shapes differ by factors
+    of hundreds: if one GPU was timed for each shape, the other times are drawn as fractions of its time."""
     alone = {row["name"]: row["ms"] for row in rows if row["gpus"] == 1}
     spread = [row for row in rows if row["gpus"] > 1]
     if spread and all(row["name"] in alone for row in spread):
@@ -22,7 +22,7 @@ def in_one_unit(rows):
 
 
 def layers(pyplot, documents):
-    """A layer's time, and its parts' one after another, of each shape and way of exchange; None if no file is of
+    """A layer's time, and gather, decode and exchange stacked, for each shape and `exchange`; None if no file is of
     python -m flashlatent.bench_distributed."""
     documents = [document for document in documents if any("gpus" in row for row in document["results"])]
     rows = [row for document in documents for row in document["results"] if "gpus" in row and row.get("ms")]

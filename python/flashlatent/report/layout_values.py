@@ -1,7 +1,7 @@
 """python -m flashlatent.report.layout_values FILE: writes the document that pictures of layouts are drawn from.
 
-It has the formats of latent caches as the library has them, and small examples whose places its own functions work out.
-It needs the built package and torch; drawing needs neither.
+It has the library's formats of latent caches, and small examples whose places the library's functions compute. It needs
+the built package and torch; drawing needs neither.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Pictures of where tokens lie: records, pages, slots, two caches, ranks. layout_values.py makes what they show."""
+"""Pictures of where tokens lie: records, pages, slots, two caches, ranks. layout_values.py computes their values."""
 
 from .style import COLOURS, axes
 

@@ -20,7 +20,7 @@ def check(pyplot, documents):
             groups[row["name"].split("/")[0]].append(row)
             counts[row["outcome"]] += 1
     figure, plot = axes(pyplot, 7.5, 1.4 + 0.18 * len(groups))
-    least = 1e-6  # what is smaller, as the errors of exact cases, is drawn here
+    least = 1e-6  # smaller errors, such as those of exact cases, are drawn here
     for outcome, colour in OUTCOMES.items():
         points = [(max(row.get("relative_error") or 0, least), place) for place, rows in enumerate(groups.values())
                   for row in rows if row["outcome"] == outcome]
@@ -39,7 +39,7 @@ def check(pyplot, documents):
 
 
 def numerics(pyplot, documents):
-    """What the FP8 cache and what the kernel adds to the error; None if no file has it."""
+    """The errors of the FP8 cache and of the kernel; None if no file has them."""
     rows = [row for document in documents for row in document["results"] if "cache_error" in row]
     if not rows:
         return None

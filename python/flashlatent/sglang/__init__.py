@@ -6,7 +6,7 @@
         --prefill-attention-backend fa3
     SGLANG_DSV4_KV_LAYOUT=v41 python -m sglang.launch_server --model-path MODEL
 
-docs/engines.md says what it takes and what it refuses.
+docs/engines.md says what the plugin takes and what it refuses.
 """
 
 import logging
@@ -20,8 +20,8 @@ _done = False
 
 
 def register() -> None:
-    """What SGLang calls in each of its processes. Where SGLang lacks what is asked of it, one warning says so, and
-    nothing is registered; nothing is raised."""
+    """SGLang calls this in each of its processes. If SGLang lacks what the plugin needs, nothing is registered and one
+    warning says so; nothing is ever raised."""
     global _done
     if _done:
         return

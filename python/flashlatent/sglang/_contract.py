@@ -1,11 +1,11 @@
-"""What the plugin takes over of SGLang, or calls, by its arguments."""
+"""What the plugin replaces in SGLang, or calls, and the arguments of each."""
 
 import inspect
 from typing import Any, Dict, List, Tuple
 
 
 def faults_of(*needs: Tuple[Any, Dict[str, str]]) -> List[str]:
-    """What is missing or takes other arguments; needs: an owner, and the arguments of its functions."""
+    """What is missing or takes other arguments; `needs` has owners, and the arguments of their functions."""
     faults = []
     for owner, wanted in needs:
         for name, arguments in wanted.items():

@@ -1,6 +1,6 @@
 """The tokens that the indexer of SGLang's DSA layers (DeepSeek V3.2, GLM-5) chooses, by index_topk().
 
-SGLang's own way writes all scores to memory, gathers a prompt's keys first, and finds the best by a kernel apart.
+SGLang's own indexer gathers a prompt's keys first and writes all scores to memory; a separate kernel finds the best.
 """
 
 from typing import Any, Optional
@@ -48,8 +48,8 @@ def _nothing(indexer: Any, q: torch.Tensor) -> torch.Tensor:
 
 def _choose(indexer: Any, layer_id: int, metadata: Any, q: torch.Tensor, weights: torch.Tensor, pages: torch.Tensor,
             seen: torch.Tensor, out: torch.Tensor, cu_seqlens_q: Optional[torch.Tensor] = None) -> None:
-    """out: what attention asks for: numbers within a request, the same from where a request's keys begin among those of
-    all requests (RAGGED), or slots (PAGED)."""
+    """Writes to `out` what attention wants: numbers within a request; the same plus the number of keys of earlier
+    requests (RAGGED); or slots (PAGED)."""
     keys = indexer._get_index_k_read_buffer(get_token_to_kv_pool(), layer_id)
     page_size = keys.shape[1] // _KEY
     if page_size != metadata.attn_metadata.page_size or getattr(metadata.attn_metadata, "indexer_logical_page_table",

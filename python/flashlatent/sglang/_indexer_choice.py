@@ -1,4 +1,4 @@
-"""Whether the indexers of SGLang's sparse layers choose by index_topk(): the user's choice, off unless said."""
+"""Whether the indexers of SGLang's sparse layers choose by index_topk(): the user's choice, off by default."""
 
 import os
 from functools import partial
@@ -20,7 +20,7 @@ _V41_NEEDS = {
     "make_candidate_indexer": "token_to_kv_pool req_to_token page_size candidate_topk_blocks candidate_block_size",
     "make_full_topk_indexer": "token_to_kv_pool req_to_token",
 }
-# Indexers that are SGLang's alone: of pooled keys, of DeepSeek V4.
+# Indexers that stay SGLang's: with pooled keys, and DeepSeek V4's.
 _OTHERS = {"sglang.srt.layers.attention.dsa.dsa_indexer_kpool": "IndexerKPool",
            "sglang.srt.layers.attention.dsv4.indexer": "C4Indexer"}
 
@@ -34,7 +34,7 @@ def offer_indexer() -> None:
 
 
 def wanted() -> bool:
-    """Off unless said. ValueError for what is neither 0 nor 1."""
+    """Off by default. ValueError for a value that is neither 0 nor 1."""
     value = os.environ.get(SETTING, "0")
     if value not in ("0", "1"):
         raise ValueError(f"flashlatent: {SETTING} is {value!r}; 0 or 1 is expected")

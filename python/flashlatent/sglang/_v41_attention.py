@@ -1,8 +1,8 @@
-"""DeepSeek V4's attention in SGLang 0.5.23 from records of 528 and 288 bytes: who writes and who reads them.
+"""DeepSeek V4.1's attention in SGLang 0.5.23 from records of 528 and 288 bytes: writing and reading them.
 
-SGLang's own kernels write the window, and what compressors of ratios 4 and 128 make. What passes through
-fused_store_cache() is written here: its kernel is made for the e2m1 conversion of Blackwell. Prompts and decode
-read both caches in place, by the slots that SGLang gives to its decode.
+SGLang's own kernels write the window and the tokens of compressors of ratios 4 and 128. This module writes what passes
+through fused_store_cache(), whose kernel needs Blackwell's conversion to e2m1. Prompts and decode read both caches in
+place, by the slots that SGLang gives to its decode.
 """
 
 from functools import partial
@@ -79,7 +79,7 @@ def _store(theirs: Any, layouts: Any, input: torch.Tensor, cache: torch.Tensor, 
         theirs(input, cache, indices, page_size=page_size, type=type, layout=layout, freqs_cis=freqs_cis)
         return
     whole = cache[:, :page_size * format.token_bytes].view(len(cache), page_size, 1, format.token_bytes)
-    floor = "scale" if format.kv_format == "mxfp8_528" else "auto"  # of scales that are powers of two
+    floor = "scale" if format.kv_format == "mxfp8_528" else "auto"  # for scales that are powers of two
     flashlatent.append_latent(_rotated(input, freqs_cis), None, indices, whole, kv_format=format.kv_format,
                               scales=format.scales, scale_floor=floor)
 
@@ -96,5 +96,5 @@ def _rotated(latent: torch.Tensor, freqs_cis: Optional[torch.Tensor]) -> torch.T
 
 
 def _bytes(cache: torch.Tensor) -> torch.Tensor:
-    """SGLang's pools say that their bytes are e4m3."""
+    """SGLang's pools declare their bytes as e4m3."""
     return cache.view(torch.uint8)

@@ -1,4 +1,5 @@
-"""SGLANG_DSV4_KV_LAYOUT v41 and v41_new on Hopper: records of 528 and 288 bytes, which SGLang takes on Blackwell alone.
+"""SGLANG_DSV4_KV_LAYOUT v41 and v41_new on Hopper: records of 528 and 288 bytes, which SGLang alone takes only on
+Blackwell.
 
 Nothing of SGLang changes until such a cache is made on Hopper.
 """
@@ -20,7 +21,7 @@ _SETTING = "SGLANG_DSV4_KV_LAYOUT"  # an environment variable of SGLang's
 _SELECT = "select_dsv4_kv_layout"
 _LAYOUTS = {"v4", "v41", "v41_fp4", "v41_new", "v41_fp4_new"}
 
-# What _v41_attention takes over, or calls, and its arguments.
+# What _v41_attention replaces, or calls, and the arguments.
 _OF_POOL = {"fused_store_cache": "input cache indices page_size type layout freqs_cis"}
 _OF_MODULE = {"_create_flashmla_metadata": ""}
 _OF_BACKEND = {
@@ -30,7 +31,7 @@ _OF_BACKEND = {
 
 
 def offer_records() -> None:
-    """From now on SGLang's choice of a layout is made here first."""
+    """From now on this module chooses SGLang's layout first."""
     after_import(_POOL, _change)
     after_import(_CONFIGURATOR, _take)  # which may have imported the choice by name
 
@@ -83,7 +84,7 @@ def _refuse(layout: str, pool: Any, backend: Any, kernel: Any) -> None:
 
 
 def _faults(pool: Any, backend: Any) -> List[str]:
-    """What of SGLang's interface is missing, or another."""
+    """What of SGLang's interface is missing or differs."""
     their_class = getattr(backend, "DeepseekV4AttnBackend", None)
     faults = faults_of((pool, _OF_POOL), (backend, _OF_MODULE), (their_class, _OF_BACKEND))
     if not _LAYOUTS <= {layout.value for layout in getattr(pool, "KVLayout", ())}:

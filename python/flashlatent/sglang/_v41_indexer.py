@@ -17,8 +17,8 @@ _FORMAT, _KEY = "mxfp4_68", 68  # bytes
 
 
 class V41Indexer:
-    """In place of what make_full_topk_indexer() and make_candidate_indexer() return. Layers publish candidate blocks,
-    or consume them."""
+    """In place of the indexers that make_full_topk_indexer() and make_candidate_indexer() return. Layers publish
+    candidate blocks, or consume them."""
 
     def __init__(self, token_to_kv_pool: Any, candidate_topk_blocks: int = 0, candidate_block_size: int = 8) -> None:
         self._pool, self._blocks, self._block_size = token_to_kv_pool, candidate_topk_blocks, candidate_block_size
@@ -46,7 +46,8 @@ class V41Indexer:
             self._prompts(inputs, candidates=published.blocks)
 
     def _decode(self, inputs: Any, **options: Any) -> Optional[torch.Tensor]:
-        """Slots of each row, which has a row of the page table. Returns its best blocks, if asked to."""
+        """Writes the slots of each row, which has its own row of the page table. Returns the best blocks, if asked
+        to."""
         inputs.reset_outputs()
         rows = len(inputs.positions)
         if rows == 0:
@@ -65,7 +66,7 @@ class V41Indexer:
         rows, topk = len(inputs.positions), inputs.indexer.index_topk
         if rows == 0:
             return None
-        counts = inputs.rows_per_request_device  # may have requests of padding at its end
+        counts = inputs.rows_per_request_device  # may have padding requests at its end
         ends = counts.cumsum(0)
         first = (ends - counts).clamp(max=rows - 1)
         page_size = self._pool.get_index_k_page_size(inputs.compress_ratio)

@@ -1,6 +1,6 @@
 """MLA decode in SGLang 0.5.17: bf16 and fp16 caches, any page size, CUDA graphs, drafts in a chain.
 
-Prompts are another backend's (--prefill-attention-backend); SGLang puts both behind one.
+Another backend runs prompts (--prefill-attention-backend); SGLang combines both in one.
 """
 
 import os
@@ -38,14 +38,14 @@ class FlashLatentMLABackend(AttentionBackend):
         _ask_for_parts(model_runner)
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
-        """Nothing: what a graph reads is made in it."""
+        """Does nothing: a graph computes all that it reads."""
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
         return 1
 
     def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
-        """Page tables and lengths by operations of fixed shape, so that a graph works them out at each replay; the
-        plan follows in the first layer."""
+        """Computes page tables and lengths by operations of fixed shape, so that a graph repeats them at each replay;
+        the first layer then makes the plan."""
         requests = forward_batch.batch_size
         first_slots = self.req_to_token[:, ::self.page_size]  # of each page, by request
         chosen = first_slots.index_select(0, forward_batch.req_pool_indices[:requests].long())
@@ -58,8 +58,8 @@ class FlashLatentMLABackend(AttentionBackend):
         self.step = Step()
 
     def _typical_tokens(self, forward_batch: Any) -> int:
-        """The tokens of the batch's longest request, where the host knows it. In a graph, which is captured for all
-        lengths to come, and where the host does not know: what the user set."""
+        """The tokens of the batch's longest request, where the host knows it. In a graph, which is captured before
+        lengths are known, and where the host does not know: what the user set."""
         known = getattr(forward_batch, "seq_lens_cpu", None)
         capturing = forward_batch.seq_lens.is_cuda and torch.cuda.is_current_stream_capturing()
         if known is None or capturing or known.numel() == 0:
@@ -81,7 +81,7 @@ class FlashLatentMLABackend(AttentionBackend):
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
                 save_kv_cache: bool, tokens: int, q_rope: Optional[torch.Tensor] = None,
                 k_rope: Optional[torch.Tensor] = None, **_: Any) -> torch.Tensor:
-        """q_rope, k_rope: the RoPE parts of queries and keys, where SGLang hands them over apart."""
+        """q_rope, k_rope: the RoPE parts of queries and keys, if SGLang passes them separately."""
         if save_kv_cache and k is not None:
             if k_rope is None:
                 self.token_to_kv_pool.set_kv_buffer(layer, forward_batch.out_cache_loc, k, v)
@@ -104,8 +104,8 @@ class FlashLatentMLABackend(AttentionBackend):
 
 
 def _ask_for_parts(model_runner: Any) -> None:
-    """Has SGLang hand over queries and keys in two parts, without a concatenation, as it does to backends of a list that
-    the model's module has. Not for models with a llama_4_scaling, which SGLang applies to the concatenation."""
+    """Makes SGLang pass queries and keys in two parts, without a concatenation, as it does for backends in a list of
+    the model's module. Not for models with a llama_4_scaling, which SGLang applies to the concatenation."""
     configuration = getattr(getattr(model_runner, "model_config", None), "hf_config", None)
     if getattr(configuration, "llama_4_scaling", None) is not None:
         return

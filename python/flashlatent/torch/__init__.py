@@ -5,8 +5,8 @@
                                         softmax_scale=192**-0.5, plan=plan)         # once per layer
 
 Tensors lie on one device, a GPU or the CPU; work goes to its current stream, memory comes from torch's allocator.
-Nothing is kept between calls, so that any threads and streams may call at once. Captured in a CUDA graph, plan()
-plans at each replay for the lengths that are then in memory. There is no gradient: decode is inference.
+Nothing is kept between calls, so any threads and streams may call at once. A plan() captured in a CUDA graph plans at
+each replay for the lengths that are then in memory. There is no gradient: decode is inference.
 """
 
 from .. import _needs_torch  # before the others

@@ -86,10 +86,10 @@ def plan(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None, cach
          **options) -> Tensor:
     """The plan of a step, for decode() of tensors of these shapes: an opaque uint8 tensor.
 
-    Options are those of decode(), but for softmax_scale, attn_sink, kv_scale and q_scale, on which no plan depends, and
-    calls_per_plan=0: how many calls of decode() get this plan, 1 for a draft model of one layer; 0: many. It stays right,
-    if not balanced, when lengths change; the one exception is batch_invariant, which needs a new plan. It does not
-    serve other shapes, options or devices: the CPU refuses it for those, a GPU does not check.
+    Options are those of decode(), without softmax_scale, attn_sink, kv_scale and q_scale, on which no plan depends, and
+    with calls_per_plan=0: how many calls of decode() get this plan, 1 for a draft model of one layer; 0: many. The plan
+    stays right when lengths change, if not balanced; the one exception is batch_invariant, which needs a new plan. For
+    other shapes, options or devices the CPU refuses the plan, and a GPU does not check.
     """
     return call(torch.ops.flashlatent.plan, q, kv_cache, block_table, cache_seqlens, **options)
 
@@ -113,7 +113,7 @@ def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
 def decode_out(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
                cache_seqlens: Optional[Tensor] = None, *, softmax_scale: float, out: Tensor, lse: Tensor,
                **options) -> None:
-    """decode() into tensors of the caller's: out like q with v_dim in the end, lse fp32 (batch, h_q, s_q)."""
+    """decode() into the caller's tensors: out like q with last dimension v_dim, lse fp32 (batch, h_q, s_q)."""
     call(torch.ops.flashlatent.decode_out, q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale,
          out=out, lse=lse, **options)
 

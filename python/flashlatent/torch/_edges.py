@@ -1,4 +1,4 @@
-"""The edges of a layer: queries on their way in, outputs on their way out."""
+"""The edges of a layer: queries before attention, outputs after it."""
 
 from typing import Optional, Tuple
 
@@ -43,6 +43,6 @@ def prepare_queries(q: Tensor, *, norm: float = 0.0, positions: Optional[Tensor]
 def finish_outputs(out: Tensor, *, positions: Optional[Tensor] = None, table: Optional[Tensor] = None,
                    pairs: str = "gptj", table_layout: str = "halves", scale_columns: int = 128,
                    groups: int = 1) -> Tuple[Tensor, Tensor]:
-    """(codes, scales) of outputs rotated back, codes as float8_e4m3fn; see flashlatent.finish_outputs()."""
+    """Rotates outputs back; returns (codes, scales), codes as float8_e4m3fn; see flashlatent.finish_outputs()."""
     return call(torch.ops.flashlatent.finish_outputs, out, positions=positions, table=table, pairs=pairs,
                 table_layout=table_layout, scale_columns=scale_columns, groups=groups)

@@ -84,13 +84,13 @@ def index_topk(q: Tensor, weights: Tensor, index_cache: Tensor, block_table: Ten
 
 def index_topk_out(q: Tensor, weights: Tensor, index_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor, *,
                    topk: int, out: Tensor, counts: Tensor, **options) -> None:
-    """index_topk() into tensors of the caller's: out int32 (batch, s_q, topk), counts int32 (batch, s_q)."""
+    """index_topk() into the caller's tensors: out int32 (batch, s_q, topk), counts int32 (batch, s_q)."""
     call(torch.ops.flashlatent.index_topk_out, q, weights, index_cache, block_table, cache_seqlens, topk=topk,
          out=out, counts=counts, **options)
 
 
 def merge_topk(scores: Tensor, counts: Tensor, indices: Tensor, rank: int) -> Tuple[Tensor, Tensor]:
-    """The best of what ranks that share a context have chosen; see flashlatent.merge_topk()."""
+    """The best tokens among those that ranks which share a context have chosen; see flashlatent.merge_topk()."""
     return call(torch.ops.flashlatent.merge_topk, scores, counts, indices, rank)
 
 

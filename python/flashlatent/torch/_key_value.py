@@ -131,7 +131,7 @@ def decode_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Te
 
 def decode_kv_out(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor, *,
                   softmax_scale: float, out: Tensor, lse: Tensor, **options) -> None:
-    """decode_kv() into tensors of the caller's: out like q with d_v in the end, lse fp32 (batch, h_q, s_q)."""
+    """decode_kv() into the caller's tensors: out like q with last dimension d_v, lse fp32 (batch, h_q, s_q)."""
     call(torch.ops.flashlatent.decode_kv_out, q, key_cache, value_cache, block_table, cache_seqlens,
          softmax_scale=softmax_scale, out=out, lse=lse, **options)
 
@@ -145,8 +145,8 @@ def append_kv(keys: Tensor, values: Tensor, slot_mapping: Tensor, key_cache: Ten
 def gather_kv(key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cu_seqlens: Tensor, rows: int,
               first_token: Optional[Tensor] = None, dtype: Optional[torch.dtype] = None,
               key_scale: Optional[Tensor] = None, value_scale: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
-    """Requests' keys and values side by side, (rows, h_kv, d_qk) and (rows, h_kv, d_v), in the cache's dtype or
-    another (an e4m3 cache's must be said); see flashlatent.gather_kv()."""
+    """Requests' keys and values side by side, (rows, h_kv, d_qk) and (rows, h_kv, d_v), in the cache's dtype or another
+    (for an e4m3 cache a dtype must be given); see flashlatent.gather_kv()."""
     return call(torch.ops.flashlatent.gather_kv, key_cache, value_cache, block_table, cu_seqlens, rows, first_token,
                 dtype, key_scale, value_scale)
 

@@ -1,4 +1,4 @@
-"""Operations on latent caches, and what their formats are."""
+"""Operations on latent caches, and their formats."""
 
 from typing import Optional
 
@@ -12,15 +12,15 @@ from ._library import define, nothing
 
 # Arrangements of formats with bytes of their own, by name and place of scales.
 _RECORDS = {(format["name"], format["scales"]): format for format in _native._formats() if format["token_bytes"] > 0}
-# Those formats by name: elements of a token, and its bytes. Of e4m3 both are the last extent.
+# These formats by name: elements of a token, and its bytes. For e4m3 both are the last extent.
 _SIZES = {name: (format["dim"], format["token_bytes"]) for (name, _), format in _RECORDS.items()}
-# ... and by bytes of a token. Of several the first: calls that leave it open are refused.
+# ... and by bytes of a token; the first of several formats, since calls that leave the format open are refused.
 _NAMES = {bytes: name for name, (_, bytes) in reversed(_SIZES.items())}
-_OF_PAGES = "fp8_584"  # what pages of bytes are, and new bytes of 512 elements, where no name is said
+_OF_PAGES = "fp8_584"  # the format of pages of bytes, and of new bytes of 512 elements, if no name is given
 
 
 def format_of(kv_cache, said=None):
-    """What a latent cache is of: of bytes its last dimension tells where `said` does not."""
+    """The format of a latent cache: for a cache of bytes the last dimension tells it if `said` does not."""
     if said is not None:
         return said
     if kv_cache.element_size() > 1:
@@ -31,7 +31,7 @@ def format_of(kv_cache, said=None):
 
 
 def extra_format_of(extra_kv_cache, first):
-    """The same of an extra cache beside one of `first`: None where it is of that format."""
+    """The format of an extra cache beside one of format `first`: None if it is the same."""
     same = extra_kv_cache.element_size() > 1 or extra_kv_cache.dim() != 4 or (
         first in _SIZES and extra_kv_cache.shape[-1] == _SIZES[first][1])
     return None if same else format_of(extra_kv_cache)
@@ -44,7 +44,8 @@ def _elements(kv_cache, kv_format):
 
 
 def _new_format(elements, dtype, named):
-    """What a new cache of `dtype` is of: for torch.uint8, which several are, fp8_656 or of 512 elements fp8_584."""
+    """The format of a new cache of `dtype`: for torch.uint8, which several formats have, fp8_656, or with 512 elements
+    fp8_584."""
     if named is not None:
         return named
     if dtype != torch.uint8:
@@ -79,7 +80,7 @@ def _convert_cache_fake(kv_cache, dtype, kv_scale=None, new_kv_scale=None, kv_fo
     pages, page_size = kv_cache.shape[:2]
     record = _RECORDS.get((named, new_scales))
     unit = 1 if record is None else record["page_unit"]
-    if record is not None and (record["apart"] or unit > 1):  # whole pages, of which the array is a view
+    if record is not None and (record["apart"] or unit > 1):  # the array is a view of whole pages
         page_bytes = (page_size * extent + unit - 1) // unit * unit
         memory = kv_cache.new_empty((pages, page_bytes), dtype=dtype)
         return memory.as_strided((pages, page_size, 1, extent), (page_bytes, extent, extent, 1))

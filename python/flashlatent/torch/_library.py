@@ -29,7 +29,7 @@ def define(schema, real, fake):
 
 
 def check_device(tensors):
-    """Refuses tensors on several devices; for a fake call torch would take any one of them."""
+    """Refuses tensors on several devices; in a fake call torch would take the device of any of them."""
     first, *others = tensors
     for name in others:
         if tensors[name].device != tensors[first].device:
@@ -38,7 +38,7 @@ def check_device(tensors):
 
 
 def nothing(*args, **kwargs):
-    """What is made of fake tensors by an operator that only writes to its arguments."""
+    """The fake implementation of an operator that only writes to its arguments."""
 
 
 def sign(function):

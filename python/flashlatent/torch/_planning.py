@@ -1,4 +1,4 @@
-"""Plans and results of operators, real and of fake tensors, for latent caches and for keys and values."""
+"""Plans and results of operators, with real and fake tensors, for latent caches and for keys and values."""
 
 import torch
 
@@ -15,7 +15,7 @@ def planned(problem, q, lengths, extra_lengths=None, cu_seqlens_q=None):
 
 
 def plan_of_fakes(q, cu_seqlens_q, tokens, q_rope=None, **fields):
-    """A fake plan. Where extents are symbols its size is a symbol, too."""
+    """A fake plan. If extents are symbols, its size is a symbol, too."""
     columns = q.shape[-1] if q_rope is None else q.shape[-1] + q_rope.shape[-1]
     if tokens is None:
         tokens = max(q.shape[0], 1) if cu_seqlens_q is not None else q.shape[1]

@@ -51,6 +51,6 @@ def sparse_prefill(q: Tensor, kv: Tensor, indices: Tensor, *, softmax_scale: flo
 
 def sparse_prefill_out(q: Tensor, kv: Tensor, indices: Tensor, *, softmax_scale: float, out: Tensor,
                        max_logits: Tensor, lse: Tensor, **options) -> None:
-    """sparse_prefill() into tensors of the caller's: out (s_q, h_q, v_dim), max_logits and lse fp32 (s_q, h_q)."""
+    """sparse_prefill() into the caller's tensors: out (s_q, h_q, v_dim), max_logits and lse fp32 (s_q, h_q)."""
     call(torch.ops.flashlatent.sparse_prefill_out, q, kv, indices, softmax_scale=softmax_scale, out=out,
          max_logits=max_logits, lse=lse, **options)

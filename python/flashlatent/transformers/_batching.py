@@ -24,8 +24,8 @@ class LatentPagedCache(PagedAttentionCache):
 
     def __init__(self, config, continuous_batching_config, device, distributed_helper, tp_plan, dtype, enabled):
         self.enabled = enabled
-        # As many blocks as fit are made, so sizes are told in its terms: a key and a value of one head, together as
-        # large as a token of the layout; no attention masks ("flash").
+        # transformers makes as many blocks as fit, so sizes are given in its terms: a key and a value of one head,
+        # together as large as a token of the layout; no attention masks ("flash").
         config = copy.copy(config)
         config.num_key_value_heads = 1
         config.head_dim = enabled.layout.token_bytes // (2 * dtype.itemsize)
@@ -56,7 +56,7 @@ def paged_step(cache, options):
     slots, read = options["write_index"][0], options["read_index"][0]
     table = None
     if any(past):
-        # Tokens' places lie one after another in `read`: those of each page's first token give the page.
+        # `read` has tokens' places one after another: the place of each page's first token gives the page.
         size = cache.layout.page_size
         firsts = torch.arange(0, max(total), size, device=read.device)
         places = begins_k[:-1, None] + firsts

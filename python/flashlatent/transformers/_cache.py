@@ -1,4 +1,4 @@
-"""The cache of generate(): requests' latents in pages, of whatever padding the batch has nothing."""
+"""The cache of generate(): requests' latents in pages, without the batch's padding."""
 
 import weakref
 
@@ -13,7 +13,7 @@ from ._step import Step
 
 
 class _Layer(CacheLayerMixin):
-    """Stands for one layer where transformers looks at layers; tokens are in the pages of the LatentCache."""
+    """Stands for one layer where transformers looks at layers; the LatentCache's pages hold the tokens."""
 
     is_sliding = False
     supports_early_init = False
@@ -41,7 +41,7 @@ class _Layer(CacheLayerMixin):
 
 
 class _Rows:
-    """What a cache holds, apart from it, so that it can be given back when the cache is collected."""
+    """What a cache holds, in an object of its own, so that it can be given back when the cache is collected."""
 
     def __init__(self):
         self.pages = None  # Pages
@@ -50,7 +50,7 @@ class _Rows:
         self.history = []  # (token ids, positions, which are real or None) of each pass; None: prefixes are not shared
 
     def known(self):
-        """The token ids of each sequence, as far as tokens stand at their own positions; None if unknown."""
+        """The token ids of each sequence, up to the first token that is not at its own position; None if unknown."""
         if not self.history or (self.step is not None and not self.step.finished):
             return None
         ids, positions = (torch.cat([part[k] for part in self.history], 1).cpu().numpy() for k in (0, 1))
@@ -86,8 +86,8 @@ class LatentCache(Cache):
         with torch.no_grad():
             logits = model(input_ids, past_key_values=cache).logits       # again and again, with new tokens
 
-    attention_mask (batch, tokens so far and new) may leave tokens out anywhere: they take no room in the cache.
-    Tokens' room is given back when the cache is released or collected.
+    attention_mask (batch, tokens so far and new) may leave tokens out anywhere: they take no room in the cache. The
+    cache's pages are given back when it is released or collected.
     """
 
     def __init__(self, model):
@@ -133,7 +133,7 @@ class LatentCache(Cache):
     release = reset
 
     def reorder_cache(self, beam_idx):
-        """As batch_select_indices(), by the name that beam search uses."""
+        """batch_select_indices() under the name that beam search uses."""
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats):
@@ -142,7 +142,7 @@ class LatentCache(Cache):
             self.batch_select_indices(torch.arange(self.batch_size).repeat_interleave(repeats))
 
     def batch_select_indices(self, indices):
-        """Row i becomes what row indices[i] is. Pages are shared, and copied when one of their owners appends."""
+        """Row i becomes a copy of row indices[i]. Pages are shared, and copied when one of their owners appends."""
         if self._seen is None:
             return
         indices = torch.as_tensor(indices).tolist()
@@ -165,8 +165,8 @@ class LatentCache(Cache):
     # What the model's passes do with it.
 
     def reuse(self, input_ids):
-        """Before a first pass over these tokens (batch, n), none of which is padding: takes what the pool holds of
-        them already, as much of every row. get_seq_length() then says how much."""
+        """Before a first pass over these tokens (batch, n), none of which is padding: takes the first tokens that the
+        pool holds already, equally many in every row. get_seq_length() then says how many."""
         pages = self._enabled.shared_pages()
         if pages is None or self._seen is not None:
             return
@@ -248,7 +248,7 @@ class LatentCache(Cache):
 
 
 def _slots(table, past, new, page_size):
-    """The places in the cache, page * page_size + offset, of new[i] tokens after past[i] others of each request."""
+    """The slots in the cache, page * page_size + offset, of new[i] tokens after past[i] others of each request."""
     new = np.asarray(new, np.int64)
     rows = np.repeat(np.arange(len(new)), new)
     first = np.repeat(np.asarray(past, np.int64) - (np.cumsum(new) - new), new)

@@ -17,7 +17,7 @@ from ._modules import ATTENTION, LATENT_CLASSES, MODELS, STOCK_CLASSES
 from ._pages import Pages
 from ._step import fewest_expanded
 
-TESTED = ((5, 17), (5, 18))  # from, and the first not tested
+TESTED = ((5, 17), (5, 18))  # the first version, and the first that is not tested
 
 
 class _Enabled:
@@ -32,7 +32,7 @@ class _Enabled:
         return _Enabled, (self.layout, self.dims, self.page_count)
 
     def shared_pages(self):
-        """The pages of all caches, where enable() was given their number; else None."""
+        """The pages of all caches, if enable() was given their number; else None."""
         if self.page_count is not None and self._shared is None:
             self._shared = Pages(self.layout, self.page_count, grows=False)
         return self._shared
@@ -56,7 +56,7 @@ def enable(model, *, kv_format=None, page_size=64, pages=None, any_version=False
 
     generate(), generate_batch() and calls with past_key_values=LatentCache(model) use the cache; other calls are the
     model's own. After a change of weights (an adapter, say) with `pages` given, enable the model anew: pages hold
-    what the old weights made. Raises InvalidArgumentError for a wrong argument, UnsupportedError for a model or device
+    latents of the old weights. Raises InvalidArgumentError for a wrong argument, UnsupportedError for a model or device
     that no kernel serves.
     """
     _check_version(any_version)
@@ -141,7 +141,7 @@ def _check_weights(model, attention):
 
 
 def _check_kernels(layout, dims):
-    """Raises where no kernel of the device takes the two calls that a model makes."""
+    """Raises if no kernel of the device takes the two calls that a model makes."""
     common = {"batch": 1, "heads": layout.heads, "softmax_scale": 1.0, "max_pages": 1, "page_size": layout.page_size,
               "qk_dim": layout.latent + layout.rope, "v_dim": layout.latent, "causal": True,
               "dtype": "bf16" if layout.dtype == torch.bfloat16 else "fp16",
@@ -170,7 +170,7 @@ def _prepare_cache(model, generation_config, model_kwargs, generation_mode, batc
 
 
 def _prefill(model, input_ids, generation_config, model_kwargs, *args, **options):
-    """In front of transformers' method: a prompt's pages that are there already are not computed again."""
+    """Runs before transformers' method: pages of a prompt that are cached already are not computed again."""
     cache, mask = model_kwargs.get("past_key_values"), model_kwargs.get("attention_mask")
     positions, tokens = model_kwargs.get("position_ids"), input_ids.shape[1]
     plain = (isinstance(cache, LatentCache) and generation_config.prefill_chunk_size is None and tokens > 1 and

@@ -1,4 +1,4 @@
-"""What a model's latent cache looks like: one place for formats and dtypes."""
+"""The layout of a model's latent cache: formats and dtypes in one place."""
 
 from typing import Any, NamedTuple
 

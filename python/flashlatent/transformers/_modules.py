@@ -1,5 +1,5 @@
-"""The modules of an enabled model, in classes that derive from its own and have their names: the base model makes a
-Step of each pass, attention uses it."""
+"""The modules of an enabled model. Their classes derive from the model's own classes and have the same names: the base
+model makes a Step for each pass, attention uses it."""
 
 import torch
 from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
@@ -83,8 +83,8 @@ class _RotateV3:
         return apply(query, key, *cos_and_sin)
 
 
-# The class that an enabled module has in place of its own. Exactly these: a class that derives from one of them may
-# compute something else. Configurations are saved with class names, so they stay.
+# The class that an enabled module has in place of its own. Only exactly these classes: one that derives from them may
+# compute something else. Configurations are saved with class names, so names stay.
 ATTENTION = {v2.DeepseekV2Attention: (_RotateV2, _LatentAttention),
              v3.DeepseekV3Attention: (_RotateV3, _LatentAttention)}
 MODELS = {v2.DeepseekV2Model: (_LatentModel,), v3.DeepseekV3Model: (_LatentModel,)}

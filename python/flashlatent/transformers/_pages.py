@@ -18,7 +18,7 @@ def content_ids(tokens, page_size):
 
 
 class Pages:
-    """Pages of a fixed number, or of one that grows; sequences are handles of this object's."""
+    """Pages, in a fixed or growing number; sequences are handles of this object."""
 
     def __init__(self, layout, pages, grows):
         self.layout, self.grows = layout, grows
@@ -26,7 +26,7 @@ class Pages:
         self.caches = layout.arrays(pages)
 
     def append(self, sequences, counts):
-        """Room for so many more tokens of each sequence; returns the sequences. Where pages or memory run out no
+        """Makes room for so many more tokens of each sequence; returns the sequences. If pages or memory run out, no
         sequence has changed."""
         needed, stats = self._pages_needed(sequences, counts), self.pool.stats
         if needed > stats["free"] + stats["cached"]:
@@ -51,9 +51,9 @@ class Pages:
         return needed + sum(len(appends) - 1 if all(appends) else sum(appends) for appends in holders.values())
 
     def _grow(self, pages):
-        """Makes arrays of so many pages, then a pool of them. Each layer's old pages are the first of its new ones, so
-        that numbers, and who shares what, stay; a failure between layers leaves some larger than the pool, which is
-        as good."""
+        """Makes arrays of so many pages, then grows the pool. Each layer's old pages are the first of its new pages, so
+        numbers and sharing stay. A failure between layers leaves some arrays larger than the pool, which does no
+        harm."""
         for layer, before in enumerate(self.caches):
             if len(before) < pages:
                 after = torch.empty(pages, *before.shape[1:], dtype=before.dtype, device=before.device)

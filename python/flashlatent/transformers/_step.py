@@ -1,7 +1,7 @@
-"""One forward pass over packed tokens: what all layers share, and attention of a layer.
+"""One forward pass over packed tokens: what all layers share, and a layer's attention.
 
 A request with few new tokens is decoded in absorbed form from the cache. One with many, or with nothing cached, is
-attended to in expanded form: keys and values are made of its latents (those cached are gathered) for torch's SDPA.
+attended to in expanded form: keys and values are computed from its latents (cached ones are gathered) for torch's SDPA.
 """
 
 import numpy as np
@@ -14,7 +14,8 @@ from .._typical import rounded
 
 
 def fewest_expanded(latent, rope, nope, value):
-    """From how many new tokens a request's attention costs less in expanded form, past tokens' expansion included.
+    """From how many new tokens on a request's attention takes fewer operations in expanded form, including the
+    expansion of past tokens.
 
     Operations a (new token, cached token, head): absorbed (latent + rope) + latent, expanded (nope + rope) + value.
     Expansion of a cached token: latent * (nope + value) a head. 171 for DeepSeek-V3.
@@ -100,7 +101,7 @@ class Step:
         latent, rope, dtype = self.layout.latent, self.layout.rope, self.layout.dtype
         query = torch.bmm(query_nope.transpose(0, 1), key_up).transpose(0, 1).to(dtype)
         query_rope = query_rope.to(dtype)
-        if (latent, rope) not in ((512, 64), (256, 64)):  # decode() takes no other parts
+        if (latent, rope) not in ((512, 64), (256, 64)):  # decode() takes no other widths
             whole = query.new_empty(*query.shape[:2], latent + rope)
             whole[..., :latent], whole[..., latent:] = query, query_rope
             query, query_rope = whole, None

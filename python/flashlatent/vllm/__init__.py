@@ -5,8 +5,7 @@
     vllm serve MODEL --attention-backend FLASHLATENT     # vLLM 0.33
 
 One name serves all models: latent caches (MLA), sparse ones (DeepSeek V3.2, GLM-5), DeepSeek V4 and V4.1, and keys and
-values apart (GQA).
-docs/engines.md says what each takes and what it refuses.
+values apart (GQA). docs/engines.md says what each backend takes and what it refuses.
 """
 
 import logging
@@ -26,13 +25,13 @@ _done = False
 
 
 def backend_name() -> Optional[str]:
-    """The name to give vLLM as attention backend; None where nothing is registered."""
+    """The name of the attention backend for vLLM; None if nothing is registered."""
     return _name
 
 
 def register() -> None:
-    """What vLLM calls in each of its processes. A vLLM whose interface is unknown is left as it is, with one warning;
-    nothing is raised, whatever happens."""
+    """vLLM calls this in each of its processes. If vLLM's interface is unknown, nothing is registered and one warning
+    is given; nothing is ever raised."""
     global _done, _name
     if _done:
         return

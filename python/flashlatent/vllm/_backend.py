@@ -1,4 +1,4 @@
-"""What the backends have in common: the methods by which vLLM asks what they take."""
+"""What the backends have in common: the methods by which vLLM asks what a backend takes."""
 
 from typing import Any, ClassVar, List, Optional, Tuple
 
@@ -12,15 +12,16 @@ from .backends import registered_name
 
 
 def calls_per_plan(layer_names: List[str], fast_build: bool) -> int:
-    """How many layers read a builder's metadata, and so a plan: its own, but of a draft's (fast_build) one."""
+    """How many layers read a builder's metadata, and so a plan: the builder's layers, or one for a draft
+    (fast_build)."""
     return 1 if fast_build else len(layer_names)
 
 
 class HintedBuilder:
     """What metadata builders have in common: how long contexts are expected to be.
 
-    A step that runs as it is built knows its longest request. A graph is captured for all lengths that will come, so
-    that --additional-config '{"flashlatent_typical_tokens": N}' says what to expect.
+    A step that runs as it is built knows its longest request. A graph is captured before lengths are known:
+    --additional-config '{"flashlatent_typical_tokens": N}' says what to expect.
     """
 
     _capturing = False

@@ -1,7 +1,7 @@
 """What this package asks of vLLM, checked in vLLM's sources before anything of vLLM is imported.
 
-A plugin runs early in every process. Importing attention layers there would cost seconds, could initialise CUDA in a
-process that forks later, and could close a circle of imports.
+A plugin runs early in every process. Importing attention layers so early would cost seconds, could initialise CUDA in a
+process that forks later, and could import in a circle.
 """
 
 import ast
@@ -56,7 +56,7 @@ _V4_SHARED: Tuple[Tuple[str, str, str], ...] = (
     ("utils/deep_gemm.py", "fp8_einsum", "**"),
 )
 
-# The same of DeepSeek V4, which has a layer of its own. Where it does not fit, other models are still served.
+# The contract of DeepSeek V4's own layer. If it does not fit, other models are still served.
 _V4 = "models/deepseek_v4/nvidia/"
 _V4_NEEDS: Tuple[Tuple[str, str, str], ...] = (
     (_V4 + "model.py", "_select_dsv4_attn_cls", "vllm_config"),
@@ -72,7 +72,7 @@ _V4_NEEDS: Tuple[Tuple[str, str, str], ...] = (
     *_V4_SHARED,
 )
 
-# The same of DeepSeek V4.1, which vLLM 0.33 has.
+# The contract of DeepSeek V4.1's layer, which vLLM 0.33 has.
 _V41 = "models/deepseek_v41/"
 _V41_LAYER = _V41 + "nvidia/flashmla.py"
 _V41_NEEDS: Tuple[Tuple[str, str, str], ...] = (
@@ -92,7 +92,7 @@ _V41_NEEDS: Tuple[Tuple[str, str, str], ...] = (
     *_V4_SHARED,
 )
 
-# The same of the indexer of sparse attention.
+# The contract of sparse attention's indexer.
 _INDEXER = "model_executor/layers/sparse_attn_indexer.py"
 _INDEXER_NEEDS: Tuple[Tuple[str, str, str], ...] = (
     (_INDEXER, "SparseAttnIndexer.__init__", "self k_cache use_fp4_cache **"),
@@ -103,7 +103,7 @@ _INDEXER_NEEDS: Tuple[Tuple[str, str, str], ...] = (
 
 
 class Contract(NamedTuple):
-    """What was found: vLLM's version, whether a backend may have a name of its own, and what does not fit."""
+    """What was found: vLLM's version, whether a backend may have its own name, and what does not fit."""
 
     version: str
     names: bool

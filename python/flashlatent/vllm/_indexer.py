@@ -1,6 +1,6 @@
 """The tokens that sparse attention's indexer chooses, by index_topk(), from what vLLM's builders say of a batch.
 
-vLLM's own way gathers a prompt's keys first, and finds the best among scores by a kernel apart.
+vLLM's own indexer gathers a prompt's keys first, and a separate kernel finds the best scores.
 """
 
 from typing import Any, Dict, NamedTuple, Optional
@@ -23,7 +23,7 @@ class Indexer(NamedTuple):
     topk: int
     blocks: Optional[Tensor] = None  # int32 (rows, n), DeepSeek V4.1's candidates
     block_size: int = 0
-    choose_blocks: bool = False  # whether blocks are written, or bound what is looked at
+    choose_blocks: bool = False  # whether candidates are written, or bound what is scored
 
     def choose(self, metadata: Any) -> None:
         """Of a DeepseekV32IndexerMetadata's rows."""
@@ -56,8 +56,9 @@ class Indexer(NamedTuple):
 
 
 def _decode(metadata: Any, rows: int) -> Dict[str, Tensor]:
-    """metadata.seq_lens is (requests, tokens): what the tokens of a request that has as many see. Requests with fewer
-    have the last of these; vLLM pads their rows. Rows behind the last request's see nothing."""
+    """metadata.seq_lens is (requests, tokens): how many tokens each query token of a request with `tokens` query tokens
+    sees. A request with fewer query tokens has the last of these lengths; vLLM pads its rows. Rows behind the last
+    request's see nothing."""
     lens, counts = metadata.seq_lens, metadata.decode_lens
     requests = counts.shape[0]
     lens = lens[:requests].view(requests, -1)
@@ -73,10 +74,10 @@ def _decode(metadata: Any, rows: int) -> Dict[str, Tensor]:
 
 
 def _prompts(chunk: Any) -> Dict[str, Tensor]:
-    """Of a chunk vLLM says which run of gathered keys each row sees, [cu_seqlen_ks, cu_seqlen_ke), and where each
+    """For a chunk vLLM says which run of gathered keys each row sees, [cu_seqlen_ks, cu_seqlen_ke), and where each
     request's keys begin."""
     begins = chunk.local_cu_seq_lens
-    # A request without keys begins where another does; which of them its rows count among does not matter.
+    # A request without keys begins where another one does; it does not matter to which of them rows are assigned.
     request = (torch.searchsorted(begins, chunk.cu_seqlen_ks, right=True) - 1).clamp_(max=begins.shape[0] - 2)
     return dict(block_table=chunk.block_table, cache_seqlens=chunk.cu_seqlen_ke - chunk.cu_seqlen_ks,
                 cu_seqlens_q=cu_seqlens_of(request, begins.shape[0] - 1))

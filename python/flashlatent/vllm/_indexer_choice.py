@@ -1,4 +1,4 @@
-"""Whether vLLM's sparse layers take their tokens from index_topk(): the user's choice, off unless said."""
+"""Whether index_topk() chooses the tokens of vLLM's sparse layers: the user's choice, off by default."""
 
 import inspect
 import sys
@@ -17,7 +17,7 @@ _libraries: List[torch.library.Library] = []  # an operator lives as long as its
 
 
 def offer_indexer(name: str, faults: List[str]) -> None:
-    """From now on indexers look at the option, where the attention backend is of this name."""
+    """From now on indexers look at the option, if the attention backend has this name."""
     after_import(_MODULE, lambda module: _change(module, name, faults))
 
 
@@ -38,7 +38,7 @@ def _change(module: Any, name: str, faults: List[str]) -> None:
 
 
 def _wanted(indexer: Any, vllm_config: Any, name: str, faults: List[str]) -> bool:
-    """ValueError where it is wanted and cannot be."""
+    """ValueError if the option is set and cannot be met."""
     if not switch(vllm_config, OPTION):
         return False
     said = f"flashlatent: {OPTION} in additional_config is True"
@@ -57,7 +57,7 @@ def _wanted(indexer: Any, vllm_config: Any, name: str, faults: List[str]) -> boo
 
 
 def _take(module: Any) -> None:
-    """vLLM's function goes our way from now on: as an operator, and in modules that call it as it is."""
+    """Replaces vLLM's function from now on: as an operator, and in modules that call it directly."""
     if _libraries:
         return
     from vllm.platforms import current_platform
@@ -72,7 +72,8 @@ def _take(module: Any) -> None:
 
 
 def _way(module: Any) -> Callable[..., torch.Tensor]:
-    """Of vLLM's arguments: to index_topk() for indexers that are taken, else to vLLM's function."""
+    """Takes vLLM's arguments: calls index_topk() for indexers that this package has taken over, else vLLM's
+    function."""
     from vllm.compilation.breakable_cudagraph import eager_break_during_capture
     from vllm.forward_context import get_forward_context
 
@@ -85,7 +86,7 @@ def _way(module: Any) -> Callable[..., torch.Tensor]:
         given = {**defaults, **dict(zip(defaults, args)), **options}
         name = module._resolve_layer_name(given["k_cache_prefix"])
         steps = get_forward_context().attn_metadata
-        if name not in _taken or not isinstance(steps, dict):  # no dict: memory is measured
+        if name not in _taken or not isinstance(steps, dict):  # no dict in a run that measures memory
             return theirs(*args, **options)
         _write_keys(module, given, steps[name])
         chosen = given["topk_indices_buffer"]

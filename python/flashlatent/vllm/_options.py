@@ -6,13 +6,13 @@ EDGES = "flashlatent_edges"
 
 
 def setting(vllm_config: Any, name: str) -> Any:
-    """What is said under this name; None if nothing."""
+    """The option's value; None if it is not given."""
     options = vllm_config.additional_config
     return options.get(name) if isinstance(options, dict) else None
 
 
 def switch(vllm_config: Any, name: str) -> bool:
-    """An option that is off unless said. ValueError for what is neither true nor false."""
+    """An option that is off by default. ValueError for a value that is neither true nor false."""
     value = setting(vllm_config, name)
     if value is None:
         return False

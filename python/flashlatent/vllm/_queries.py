@@ -10,13 +10,13 @@ from flashlatent import Step
 class Queries(NamedTuple):
     """How many query tokens requests have.
 
-    A batch is uniform where all requests have the same number, but for padding at its end, which vLLM's graphs have:
-    requests without query tokens and of length 0. It goes to the kernels as (requests, tokens, heads, dim). Any other
-    batch is ragged: requests lie side by side, cut by cu_seqlens, and rows of q past the last one are padding.
+    A batch is uniform if all requests have the same number, except for padding at its end, which vLLM's graphs have:
+    requests of length 0 without query tokens. It goes to the kernels as (requests, tokens, heads, dim). Any other batch
+    is ragged: requests lie side by side, cut by cu_seqlens, and rows of q past the last one are padding.
     """
 
     requests: int
-    tokens: int  # the most that a request has
+    tokens: int  # the most query tokens of a request
     total: int  # without padding
     uniform: bool
     cu_seqlens: torch.Tensor
@@ -27,7 +27,7 @@ class Queries(NamedTuple):
         bounds = starts_cpu.numpy()  # operators of torch take five times as long, in each step
         lengths = bounds[1:] - bounds[:-1]
         requests, total, tokens = len(lengths), int(bounds[-1] - bounds[0]), max(int(lengths.max()), 1)
-        # None has more than `tokens`: the first `full` requests have as many each if they have the total.
+        # No request has more than `tokens`: if the first `full` requests have the total, each of them has `tokens`.
         full, rest = divmod(total, tokens)
         uniform = rest == 0 and rows == requests * tokens and int(bounds[full] - bounds[0]) == total
         return cls(requests, tokens, total, uniform, starts)

@@ -28,7 +28,7 @@ def common(block_size: Optional[int], capability: Any) -> List[str]:
 
 def latent(head_sizes: List[int], fp8: List[str], head_size: int, dtype: Any, kv_cache_dtype: Optional[str],
            block_size: Optional[int], capability: Any) -> List[str]:
-    """What the backends of latent caches refuse; fp8: the kv_cache_dtypes of a byte an element that they take."""
+    """What the backends of latent caches refuse; fp8: the kv_cache_dtypes with one byte an element that they take."""
     sentences = common(block_size, capability)
     if head_size not in head_sizes:
         sentences.append(f"head_size is {head_size}; {' or '.join(map(str, head_sizes))} is expected: kv_lora_rank and "

@@ -27,7 +27,7 @@ def chosen_slots(impl: Any, metadata: Any, rows: int) -> Slots:
 
 def slots_of_requests(tokens: torch.Tensor, requests: torch.Tensor, block_table: torch.Tensor, size: int,
                       valid: torch.Tensor) -> Slots:
-    """The same of a compressed cache of `size` tokens per page; rows that are not valid have none."""
+    """The same for a compressed cache of `size` tokens per page; rows that are not valid have no slots."""
     if tokens.device.type == "cpu":
         return _in_pages(tokens, (tokens >= 0) & valid[:, None], requests, block_table, size)
     from vllm.models.deepseek_v4.common.ops import compute_global_topk_indices_and_lens
@@ -36,7 +36,7 @@ def slots_of_requests(tokens: torch.Tensor, requests: torch.Tensor, block_table:
 
 
 def _on_cpu(chosen: torch.Tensor, requests: torch.Tensor, metadata: Any, ranks: int, rank: int) -> Slots:
-    """The same in torch: vLLM's own functions for it are GPU kernels."""
+    """The same in torch: vLLM's own functions are GPU kernels."""
     size, run = metadata.block_size, metadata.cp_kv_cache_interleave_size
     here = (chosen >= 0) & (chosen // run % ranks == rank)
     token = chosen // (run * ranks) * run + chosen % run

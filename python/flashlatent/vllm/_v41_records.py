@@ -9,14 +9,14 @@ _CHOICES = ("v4", "v41")
 
 
 def refuse_elsewhere(vllm_config: Any, reason: str) -> None:
-    """ValueError if V4.1's records are asked for where they are not to be had."""
+    """ValueError if V4.1's records are asked for where they cannot be had."""
     if setting(vllm_config, OPTION) == "v41":
         raise ValueError(f"flashlatent: {OPTION} in additional_config is 'v41'; {reason}: 'v4' is expected, or leave "
                          "it out")
 
 
 def records(vllm_config: Any) -> str:
-    """'v4' or 'v41'. kv_cache_dtype nvfp4_ds_mla means V4.1's: its window has no other."""
+    """'v4' or 'v41'. kv_cache_dtype nvfp4_ds_mla means V4.1's records: its window has no others."""
     said, dtype = setting(vllm_config, OPTION), vllm_config.cache_config.cache_dtype
     if said not in (None, *_CHOICES):
         raise ValueError(f"flashlatent: {OPTION} in additional_config is {said!r}; one of {', '.join(_CHOICES)} is "

@@ -24,8 +24,8 @@ def insert_compressed(compressor: Any, latent: Optional[torch.Tensor], positions
 
 def write(latent: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, kv_cache: torch.Tensor,
           slot_mapping: torch.Tensor, ratio: int) -> None:
-    """latent (rows, 512), not rotated; a row is a token only where a group of `ratio` positions ends, and is rotated by
-    the group's first position."""
+    """latent (rows, 512), not rotated. Only the row of the last of every `ratio` positions is a token; it is rotated by
+    the first of these positions."""
     rows = slot_mapping.shape[0]
     flashlatent.append_latent(latent[:rows], None, slot_mapping, kv_cache.unsqueeze(2), positions=positions[:rows],
                               table=table, ratio=ratio, **format_of(kv_cache))

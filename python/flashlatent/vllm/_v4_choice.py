@@ -23,13 +23,13 @@ V41 = _Model("DeepSeek V4.1", "vllm.models.deepseek_v41.nvidia.model", "deepseek
 
 
 def offer_layer(which: _Model, name: str, faults: List[str]) -> None:
-    """From now on the attention backend of this name means FlashLatent's layer for this model, too. Where vLLM's
-    interface is not known, its own layer stays, with a warning once the model is made."""
+    """From now on the attention backend of this name means FlashLatent's layer for this model, too. If vLLM's interface
+    is not known, vLLM's own layer stays, with a warning when the model is made."""
     after_import(which.module, lambda module: _change(which, module, name, faults))
 
 
 def _refuse_options(vllm_config: Any, reason: str) -> None:
-    """ValueError for options of our layers where vLLM's own is taken."""
+    """ValueError for options of our layers if vLLM's own layer is taken."""
     refuse_elsewhere(vllm_config, reason)
     if switch(vllm_config, EDGES):
         raise ValueError(f"flashlatent: {EDGES} in additional_config is True; {reason}: False is expected, or leave it "

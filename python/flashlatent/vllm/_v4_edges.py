@@ -1,7 +1,7 @@
 """The edges of DeepSeek V4's and V4.1's layers in vLLM, where the user asks for them: queries are normalised and
 rotated, window tokens rotated, quantised and stored, outputs rotated back and cast to e4m3.
 
-vLLM has kernels of its own for these: one for queries and window tokens together, one for outputs.
+vLLM has its own kernels for these: one for queries and window tokens together, one for outputs.
 """
 
 from typing import Any
@@ -12,13 +12,13 @@ import flashlatent
 
 from ._records import format_of
 
-_COLUMNS = 128  # to a scale, as vLLM's product on Hopper takes outputs
+_COLUMNS = 128  # columns with one scale, as vLLM's product on Hopper takes outputs
 
 
 class V4Edges:
-    """To stand first among the bases of a layer's class."""
+    """The first of the bases of a layer's class."""
 
-    normalises_queries = True  # each head; V4.1 does it before it projects them
+    normalises_queries = True  # normalises each head; V4.1 normalises before the projection
 
     def _fused_qnorm_rope_kv_insert(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor,
                                     attn_metadata: Any) -> torch.Tensor:

@@ -16,11 +16,11 @@ from .._sparse import Chosen
 from ._records import format_of
 from ._slots import Slots, slots_of_requests
 
-_HEADS = (8, 16, 32, 64, 128)  # what vLLM's kernel that rotates queries writes
+_HEADS = (8, 16, 32, 64, 128)  # numbers of heads that vLLM's kernel for queries writes
 
 
 class V4Layer:
-    """To stand before vLLM's FlashMLA layer among a class's bases."""
+    """A base of layers' classes, before vLLM's FlashMLA layer."""
 
     n_local_heads: int
     compress_ratio: int
@@ -39,14 +39,14 @@ class V4Layer:
         super().forward_mqa(q, kv, positions, output)  # type: ignore[misc]
 
     def _slots(self, tokens: torch.Tensor, swa_metadata: Any, attn_metadata: Any, first: int) -> Slots:
-        """The slots of compressed tokens, which are numbers within a request, of rows from `first` on."""
+        """The slots of compressed tokens, given as numbers within a request, for rows from `first` on."""
         rows = slice(first, first + tokens.shape[0])
         return slots_of_requests(tokens, swa_metadata.token_to_req_indices[rows], attn_metadata.block_table,
                                  attn_metadata.block_size // self.compress_ratio, swa_metadata.is_valid_token[rows])
 
     def _attend(self, way: Any, q: torch.Tensor, extra: Optional[torch.Tensor], swa_metadata: Any, chosen: Chosen,
                 out: torch.Tensor) -> None:
-        heads = self.n_local_heads  # those above are padding, which the layer cuts off
+        heads = self.n_local_heads  # heads above are padding, which the layer cuts off
         if not hasattr(swa_metadata, "flashlatent_step"):  # vLLM makes this metadata anew for each step
             swa_metadata.flashlatent_step = Step()
         window = self.swa_cache_layer.kv_cache  # type: ignore[attr-defined]
@@ -56,7 +56,7 @@ class V4Layer:
 
 
 def _caches(window: torch.Tensor, extra: Optional[torch.Tensor]) -> Dict[str, Any]:
-    """The extra cache and both formats, as decode() and sparse_prefill() name them."""
+    """The extra cache and both formats, as arguments of decode() and sparse_prefill()."""
     options: Dict[str, Any] = dict(format_of(window))
     if extra is not None:
         options["extra_kv_cache"] = extra.unsqueeze(-2)

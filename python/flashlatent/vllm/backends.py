@@ -1,8 +1,8 @@
 """FlashLatentBackend: the backend of the model that is being built.
 
-vLLM looks a backend's class up by one name whatever the model is, while latent caches, sparse ones and keys and values
-apart each need a class. The lookup happens when layers are made, with the model's configuration at hand, and goes on
-with the class's own name.
+vLLM looks up a backend's class by one name for all models, while latent caches, sparse layers, and keys and values
+apart each need a class. The lookup happens when layers are made, with the model's configuration at hand; afterwards
+vLLM uses the class's own name.
 """
 
 from typing import Any
@@ -30,5 +30,5 @@ def __getattr__(name: str) -> Any:
 
 
 def registered_name() -> str:
-    """get_name() of all backends: vLLM looks it up among its own."""
+    """get_name() of all backends: vLLM looks up this name among its own."""
     return backend_name() or "CUSTOM"

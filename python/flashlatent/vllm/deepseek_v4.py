@@ -1,5 +1,5 @@
 """DeepSeek V4's attention layer in vLLM. The indexer, the compressor with its cache writes, and projections are vLLM's
-own; the edges of the layer, too, unless the user asks for ours."""
+own; so are the layer's edges, unless the user asks for ours."""
 
 from typing import Any, Optional
 

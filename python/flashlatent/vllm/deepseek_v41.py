@@ -1,8 +1,8 @@
 """DeepSeek V4.1's attention layer in vLLM, with its caches in V4's records (584 bytes per token) or in V4.1's: 528 bytes,
 and 288 for compressed tokens, which vLLM's own layer stores on Blackwell alone.
 
-The indexer, the compressor and projections are vLLM's own. So are cache writes but those of 288 bytes, and the edges of
-the layer, unless the user asks for ours.
+The indexer, the compressor and projections are vLLM's own. So are cache writes, except of 288 bytes, and the layer's
+edges, unless the user asks for ours.
 """
 
 from functools import partial
@@ -35,7 +35,7 @@ def layer(vllm_config: Any) -> type:
 
 
 class FlashLatentV41Attention(V4Layer, DeepseekV4FlashMLAAttention):
-    writes = (288,)  # compressed records, by bytes per token
+    writes = (288,)  # formats of formats of compressed records, by bytes per token
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

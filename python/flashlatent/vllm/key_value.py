@@ -1,6 +1,6 @@
 """Keys and values apart (MHA, GQA, MQA) in vLLM: decode, prefill and their mixture, one call a layer.
 
-The cache is vLLM's (pages, KV heads, page_size, key | value), read by its strides whichever of NHD and HND it is.
+The cache is vLLM's (pages, KV heads, page_size, key | value), read by its strides, in NHD and in HND order.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class FlashLatentKeyValueBackend(Backend, AttentionBackend):
 
     @classmethod
     def supports_batch_invariance(cls) -> bool:
-        """A batch with a prompt in it has another kernel than one without."""
+        """A batch with a prompt takes another kernel than a batch without."""
         return False
 
     @classmethod
@@ -80,14 +80,14 @@ class FlashLatentKeyValueMetadata(AttentionMetadata):
     seq_lens: torch.Tensor
     block_table: torch.Tensor
     slot_mapping: torch.Tensor
-    rows: int  # of the query that belong to a request
+    rows: int  # rows rows of the query that belong to a request
     typical_tokens: int
     step: Step
 
 
 class FlashLatentKeyValueMetadataBuilder(HintedBuilder, AttentionMetadataBuilder):
-    """Graphs are of batches in which all requests have as many query tokens: what is captured for a mixture with
-    prompts would launch for the longest one each time."""
+    """Graphs are for batches whose requests all have the same number of query tokens: a graph captured for a mixture
+    with prompts would launch for the longest prompt each time."""
 
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
 

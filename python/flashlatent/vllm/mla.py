@@ -39,7 +39,7 @@ class FlashLatentMLABackend(LatentBackend, MLACommonBackend):
 
     @staticmethod
     def get_kv_cache_stride_order(include_num_layers_dimension: bool = False) -> Tuple[int, ...]:
-        """Layers between pages: the stride of pages is read from the tensor."""
+        """Other layers' pages may lie between: the page stride is read from the tensor."""
         return (1, 0, 2, 3) if include_num_layers_dimension else (0, 1, 2)
 
     @classmethod
@@ -54,7 +54,7 @@ class FlashLatentMLABackend(LatentBackend, MLACommonBackend):
 
 @dataclass
 class FlashLatentDecodeMetadata(MLACommonDecodeMetadata):
-    run: int  # tokens side by side that are of one rank, where ranks share contexts
+    run: int  # consecutive tokens of one rank, if ranks share contexts
     step: Step
     queries: Queries
     typical_tokens: int
@@ -89,7 +89,8 @@ class FlashLatentMLAMetadataBuilder(HintedBuilder, MLACommonMetadataBuilder):
     def _build_decode(self, block_table_tensor: torch.Tensor, seq_lens_device: torch.Tensor,
                       query_start_loc_cpu: torch.Tensor, query_start_loc_device: torch.Tensor, num_decode_tokens: int,
                       dcp_tot_seq_lens_device: Optional[torch.Tensor], **_: Any) -> FlashLatentDecodeMetadata:
-        """seq_lens_device: of the rank's own tokens where ranks share contexts, and dcp_tot_seq_lens_device of all."""
+        """If ranks share contexts, seq_lens_device counts the rank's own tokens, and dcp_tot_seq_lens_device all
+        tokens."""
         return FlashLatentDecodeMetadata(
             block_table=block_table_tensor, seq_lens=seq_lens_device, dcp_tot_seq_lens=dcp_tot_seq_lens_device,
             run=self.cp_kv_cache_interleave_size, step=Step(calls_per_plan=self._calls_per_plan),
@@ -98,7 +99,7 @@ class FlashLatentMLAMetadataBuilder(HintedBuilder, MLACommonMetadataBuilder):
 
 
 def _products() -> str:
-    """What the user says of products from an fp8 cache: --additional-config '{"flashlatent_products": "fp8"}'."""
+    """The user's choice of products from an fp8 cache: --additional-config '{"flashlatent_products": "fp8"}'."""
     given = setting(get_current_vllm_config(), "flashlatent_products")
     value = "auto" if given is None else given
     if value not in ("auto", "bf16", "fp8"):

@@ -1,7 +1,7 @@
 """Sparse MLA in vLLM (DeepSeek V3.2, GLM-5): each query token attends to the tokens that its indexer chose.
 
-Any number of heads goes to the kernels as it is. Prompts longer than the indexer's topk go to sparse_prefill(),
-straight from the paged cache; shorter ones take vLLM's dense prefill.
+Any number of heads goes to the kernels without padding. Prompts longer than the indexer's topk go to sparse_prefill(),
+straight from the paged cache; shorter prompts take vLLM's dense prefill.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ class FlashLatentSparseMLABackend(LatentBackend, AttentionBackend):
 
     @classmethod
     def customize_spec(cls, spec: Any) -> Any:
-        """0.33: its indices count rows through all of the cache, so pages must be whole rows apart."""
+        """vLLM 0.33: indices count rows through the whole cache, so the page stride must be a number of whole rows."""
         return dataclasses.replace(spec, block_stride_alignment=spec.state_content_size_bytes)
 
     @classmethod
@@ -133,7 +133,7 @@ class FlashLatentSparseMLAImpl(common.SparseMLACommonImpl):
             rows = (pages - 1) * (kv_cache.stride(0) // dim) + page_size
             kv_cache = kv_cache.as_strided((rows, 1, dim), (dim, dim, 1))
         rows = topk_indices.shape[0]
-        # Called with all rows, or with those of decode and of prompts apart.
+        # Called with all rows, or separately with decode's and with prompts' rows.
         decodes = rows if is_decode else self._decodes if rows == self._rows else 0
         return self._attend(q, kv_cache.unsqueeze(2), topk_indices, valid_counts, decodes)
 
@@ -141,7 +141,7 @@ class FlashLatentSparseMLAImpl(common.SparseMLACommonImpl):
                 decodes: int) -> Result:
         """The first `decodes` rows are decode's, the others are of prompts."""
         q, q_rope = q if isinstance(q, tuple) else (q, None)
-        # A rank's share of the tokens may have gaps in its list; -1 is skipped wherever it stands.
+        # The indices of a rank's tokens may have gaps; -1 is skipped at any place.
         chosen = Chosen(slots, counts if self.dcp_world_size <= 1 else None)
         assert self._step is not None
         out = q.new_empty(*q.shape[:2], self.kv_lora_rank)

@@ -22,7 +22,7 @@ using namespace e4m3;  // the type of its elements
 
 /// The exponent of a query row's scale, ceil(log2(amax / 448)), from -126 to 119. The scale is a power of
 /// two: dividing by it rounds nothing, so every kernel makes the same codes.
-FLASHLATENT_FP8_FUNCTION int query_exponent(float amax) {
+FLASHLATENT_HOST_DEVICE int query_exponent(float amax) {
   constexpr std::uint32_t kCarry = 0x7FFFFF - 0x600000;  // as e4m3::scale_exponent()
   const int exponent = static_cast<int>((bits_of(amax) + kCarry) >> 23) - 127 - 8;
   return exponent > -126 ? exponent : -126;

@@ -25,13 +25,14 @@ constexpr bool has_places(KvFormat format) {
   return count > 1;
 }
 
-/// The format's value. Where a place must be said and is not, the one with scales by token.
+/// The description of a format. Where `place` must be given and is kAuto: the one with scales by token.
 const LatentFormat& format_of(KvFormat format, ScalePlace place);
-/// Of the first and of the extra cache.
+/// The formats of the first and of the extra cache.
 const LatentFormat& format_of(const DecodeProblem::Cache& cache);
 const LatentFormat& extra_format_of(const DecodeProblem::Cache& cache);
 
-/// The formats of an extra cache that may stand beside a cache of another one. All may beside their own.
+/// Pairs of different formats that the first and the extra cache may have. Every format may stand beside
+/// itself.
 struct FormatPair {
   KvFormat first, extra;
 };
@@ -49,11 +50,12 @@ constexpr bool stand_together(KvFormat first, KvFormat extra) {
 /// leaves them open, and what `said` says if the cache has another last dimension.
 Result<const LatentFormat*> resolve_format(const char* name, const ConstTensorView& cache,
                                            const CacheFormat& said);
-/// The same of an extra cache beside one of format `first`, whose format it has if nothing says another one.
+/// The same for an extra cache beside a cache of format `first`. It has that format too, unless `said` or its
+/// last dimension asks for another one that may stand beside `first`.
 Result<const LatentFormat*> resolve_extra_format(const char* name, const ConstTensorView& cache,
                                                  const LatentFormat& first, std::optional<KvFormat> said);
 
-/// `format` completely said.
+/// `format` as a CacheFormat with nothing left open.
 CacheFormat said_as(const LatentFormat& format, ScaleFloor floor = ScaleFloor::kAuto);
 /// The format's value, where resolve_format() has filled in what was left open.
 const LatentFormat& format_of(const CacheFormat& resolved);
@@ -70,7 +72,7 @@ void set_format(DecodeProblem::Cache& cache, KvFormat format, ScalePlace place =
 
 /// Names of formats for messages: "plain, fp8_656 and e4m3".
 std::string format_names();
-/// Of those that has_places().
+/// Names of the formats that has_places().
 std::string names_with_places();
 /// kFormatPairs: "nvfp4_288 beside mxfp8_528".
 std::string pairs_text();

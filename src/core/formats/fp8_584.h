@@ -32,10 +32,10 @@ inline constexpr int kTokenBytes = kDataBytes + kScaleBytes;
 static_assert(kDataBytes == 576 && kTokenBytes == 584);
 
 /// Bytes from the page's begin to the data and to the scales of a token.
-FLASHLATENT_FP8_FUNCTION std::int64_t data_offset(std::int64_t token) {
+FLASHLATENT_HOST_DEVICE std::int64_t data_offset(std::int64_t token) {
   return token * kDataBytes;
 }
-FLASHLATENT_FP8_FUNCTION std::int64_t scale_offset(std::int64_t page_size, std::int64_t token) {
+FLASHLATENT_HOST_DEVICE std::int64_t scale_offset(std::int64_t page_size, std::int64_t token) {
   return page_size * kDataBytes + token * kScaleBytes;
 }
 

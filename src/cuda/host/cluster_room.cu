@@ -8,7 +8,7 @@ namespace flashlatent::cuda {
 
 namespace {
 
-/// Does nothing, and is never launched: what counts is that a CTA leaves no room for another one.
+/// Does nothing, and is never launched: its CTAs fill a multiprocessor, so that none holds two.
 __global__ void alone_on_its_multiprocessor() {}
 
 constexpr int kSharedBytes = 200 * 1024;

@@ -13,7 +13,7 @@ namespace flashlatent::cuda {
 
 namespace {
 
-/// A part of the query, absent if there is none.
+/// One of the query's two tensors; absent if it has no columns.
 sm90::QueryPart part_of(const ConstTensorView& view) {
   if (!view.present()) return {};
   const ConstTensorView part = with_batch(view);
@@ -89,7 +89,7 @@ sm90::DecodeArguments decode_arguments(const DecodeCall& call) {
   args.scale_log2 = problem.options.softmax_scale * sm90::kLog2E;
   args.positive_scale = args.scale_log2 > 0 ? args.scale_log2 : 1.0F;
   args.causal = problem.options.causal && !token_items;
-  // Where items are single query tokens, the lengths of lists already say what is attended to.
+  // If items are single query tokens, the lengths of lists already say which tokens are attended to.
   const bool masked = args.causal || (problem.options.window > 0 && !token_items);
   if (masked) args.spans = held.spans;
   args.spans_stride = problem.query.tokens;
@@ -99,7 +99,7 @@ sm90::DecodeArguments decode_arguments(const DecodeCall& call) {
 
 namespace {
 
-/// What RecordRows knows kRecordFormats by.
+/// RecordRows' names of kRecordFormats.
 struct RecordOf {
   KvFormat format;
   sm90::Record record;
@@ -109,13 +109,13 @@ constexpr RecordOf kRecords[] = {{KvFormat::kMxfp8_528, sm90::Record::kMxfp8_528
                                  {KvFormat::kFp8_528, sm90::Record::kFp8_528}};
 static_assert(std::ranges::equal(kRecordFormats, kRecords, {}, {}, &RecordOf::format));
 
-/// Of a format that RecordRows does not read the first, which nobody asks for.
+/// The Record of a format; for a format that RecordRows does not read the first, which is not used.
 sm90::Record record_of(KvFormat format) {
   const auto* row = std::ranges::find(kRecords, format, &RecordOf::format);
   return row == std::end(kRecords) ? kRecords[0].record : row->record;
 }
 
-/// Where a page's scales follow its data, the view's second stride is not a token's.
+/// If a page's scales follow its data, the view's second stride is not a token's.
 Status set_cache(const char* name, const ConstTensorView& cache, const LatentFormat& format, int page_size,
                  sm90::ListedCache& listed) {
   const std::int64_t size = size_of(cache.dtype);

@@ -13,7 +13,7 @@ struct BoxMaps {
   /// token.
   Status (*kv)(const char* name, const ConstTensorView& cache, int box_tokens,
                CUtensorMap& map) = kv_tensor_map;
-  /// That of each part of the query.
+  /// The map of each of the query's two tensors.
   Status (*query)(const char* name, const ConstTensorView& q, int box_rows, bool in_line,
                   CUtensorMap& map) = query_rows_map;
   int most_tokens = 64;     ///< The most tokens of a page in one box.
@@ -26,7 +26,7 @@ struct DenseInstance {
   InstanceKey key;
   CompiledKernel kernel;
   BoxMaps boxes = {};
-  bool merges = false;  ///< Can its CTAs do the combine step (merge/merge_step.cuh)?
+  bool merges = false;  ///< Can its CTAs run the combine step (merge/merge_step.cuh)?
 };
 
 }  // namespace flashlatent::cuda

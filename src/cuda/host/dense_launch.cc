@@ -16,7 +16,7 @@ namespace flashlatent::cuda {
 
 namespace {
 
-/// Makes the maps of the query's parts where boxes can load rows. If q is empty no kernel uses them.
+/// Makes the maps of the query's two tensors if boxes can load rows. If q is empty no kernel uses them.
 Status query_maps(const DecodeCall& call, const BoxMaps& boxes, DenseLaunch& launch) {
   if (call.inputs.q.elements() == 0) return {};
   if (boxes.query == nullptr || !launch.args.query.rows_in_boxes) return {};
@@ -35,7 +35,7 @@ Status query_maps(const DecodeCall& call, const BoxMaps& boxes, DenseLaunch& lau
 }
 
 /// Sparse requests without topk_length all have the same length. If they also stay whole, part k is request k
-/// whatever the plan says, so the kernel need not wait for the plan (1.5 us).
+/// whatever the plan says, and the kernel need not wait for the plan (1.5 us).
 schedule::Geometry geometry_of(const DecodeCall& call) {
   const schedule::Geometry& g = call.geometry;
   if (!call.problem.sparse.enabled || call.inputs.topk_length.present() ||

@@ -19,8 +19,8 @@ struct DenseLaunch {
 const DenseInstance* find_instance(std::initializer_list<std::span<const DenseInstance>> tables,
                                    const InstanceKey& key);
 
-/// Launches the instance that `find(call, loading)` returns, then the combine step unless the kernel has done
-/// it. The call that `find` gets may have another geometry: that of sparse requests which need no plan.
+/// Launches the instance that `find(call, loading)` returns, then the combine step unless the kernel runs it.
+/// `find` may get a call with another geometry: that of sparse requests that need no plan.
 Status launch_dense(const DecodeCall& call,
                     const DenseInstance* (*find)(const DecodeCall& call, Loading loading));
 

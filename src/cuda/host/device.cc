@@ -25,7 +25,7 @@ constexpr const char* kForked =
     "backend cuda: CUDA cannot be used in a child made by fork after its parent has used it; start the child "
     "by the spawn method (Python: multiprocessing.get_context(\"spawn\")), or use CUDA in the child alone";
 
-/// If other code used CUDA in the parent, only this error shows it.
+/// If other code has used CUDA in the parent, only this error shows it.
 bool may_be_forked(cudaError_t error) {
   return error == cudaErrorInitializationError;
 }
@@ -139,7 +139,7 @@ schedule::Workers read_speed(int device, int count, const cudaDeviceProp& proper
   const Result<int> memory_khz = attribute(cudaDevAttrMemoryClockRate, device);
   const Result<int> bus_bits = attribute(cudaDevAttrGlobalMemoryBusWidth, device);
   const Result<int> khz = attribute(cudaDevAttrClockRate, device);
-  // Some drivers do not know a value: then an H200's is taken.
+  // Some drivers do not report a value: then the H200's is taken.
   const auto known = [](const Result<int>& value) { return value.ok() && *value > 0; };
   if (!known(memory_khz) || !known(bus_bits) || !known(khz)) return count;
   return cost::workers_of(cost::gpu_from_driver(count, *memory_khz / 1000.0, *bus_bits, *khz / 1000), count);

@@ -1,5 +1,5 @@
-// What dense kernels are compiled for, as data. Every build chooses by it, and files of instances are checked
-// against it (of_keys()).
+// What dense kernels are compiled for, as data. Every build chooses by these keys, and files of instances are
+// checked against them (of_keys()).
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ struct InstanceKey {
   Loading loading;
   int cluster = 1;  ///< CTAs, each with a row tile, that share KV blocks.
   int team = 1;     ///< CTAs that share the blocks of a segment; 0: as many as the geometry says.
-  /// Sparse prefill: items come in turn (schedule::Partition::kTurns), and the largest scores are written.
+  /// Sparse prefill: items by schedule::Partition::kTurns, and the largest scores are written.
   bool turns = false;
 
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;

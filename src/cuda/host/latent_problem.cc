@@ -25,7 +25,7 @@ int box_tokens_of(const DecodeProblem& problem) {
 }
 
 bool has_rows_alike(const DecodeProblem& problem) {
-  // Which query tokens ragged requests have is for walks to find (walk/segments.cuh).
+  // Walks find which query tokens ragged requests have (walk/segments.cuh).
   return (has_token_items(problem) || problem.query.tokens == 1) && !problem.query.ragged;
 }
 

@@ -10,7 +10,7 @@
 
 namespace flashlatent::cuda {
 
-/// Do all rows of an item attend to the same tokens, and has each request all of its query tokens?
+/// Do all rows of an item attend to the same tokens, and does each request have all s_q query tokens?
 bool has_rows_alike(const DecodeProblem& problem);
 
 /// Tokens of one TMA box: the largest power of two that divides both a page and a block.
@@ -33,7 +33,7 @@ Loading loading_of(const DecodeProblem& problem);
 /// Is a kernel with this key compiled?
 bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const InstanceKey& key);
 
-/// For problems that go by lists: why a kernel does not take the cache (it is not latent, or has none of
+/// For problems by lists: why a kernel does not take the cache (it is not latent, or its format is not in
 /// `formats` and `more`).
 std::optional<std::string> declines_lists(const DecodeProblem& problem,
                                           std::initializer_list<KvFormat> formats,
@@ -47,15 +47,15 @@ std::optional<std::string> declines_e4m3_products(const DecodeProblem& problem);
 /// The dtype of an instance's key.
 Dtype cached_dtype(const DecodeProblem::Cache& cache);
 
-/// "too many query rows": a clause with the product that rows_of_item() computes.
+/// The clause "too many query rows", with the product that rows_of_item() computes.
 std::string too_many_rows(const DecodeProblem& problem, int most);
-/// Why there is no kernel for these dimensions. `accepted`: the dimensions that are; null: those that one
-/// list has for the format.
+/// Why no kernel takes these dimensions. `accepted`: the dimensions that are taken; null: those that kernels
+/// of one list take from the format.
 std::string unknown_dimensions(const DecodeProblem& problem, const char* accepted = nullptr);
 
-/// Should the decode kernel do the combine step itself, if it can? Not where most requests are split: a
-/// launch of its own has four CTAs on each multiprocessor; nor where it merges the shares of all. With four
-/// row tiles side by side calls took up to 3 % longer with the kernel's.
+/// Should the decode kernel run the combine step itself, if it can? Not if most requests are split, since a
+/// separate launch has four CTAs on each multiprocessor; nor if it merges shares of all requests. With four
+/// row tiles side by side calls took up to 3 % longer with the kernel's step.
 bool merges_in_kernel(const schedule::Geometry& geometry);
 
 }  // namespace flashlatent::cuda

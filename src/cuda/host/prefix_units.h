@@ -1,5 +1,5 @@
-// Query rows of several requests against a prefix that they share: gqa_128's kernel without a mask does the
-// units of a plan (plan/prefix.h) and leaves partial results. Implemented in gqa_128/launch.cc.
+// Query rows of several requests against a prefix that they share: gqa_128's kernel without a mask computes
+// the units of a plan (plan/prefix.h) and leaves partial results. Implemented in gqa_128/launch.cc.
 #pragma once
 
 #include "kernel/decode_kernel.h"

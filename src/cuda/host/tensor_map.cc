@@ -46,8 +46,8 @@ struct Key {
 };
 static_assert(std::has_unique_object_representations_v<Key>);
 
-/// The maps that a thread made last: the driver takes its time, and layers use the same memory again and
-/// again. A map depends on nothing but its key, so none becomes stale.
+/// The maps that a thread made last: making one takes the driver long, and layers use the same memory
+/// repeatedly. A map depends only on its key, so none becomes stale.
 struct Slot {
   Key key;
   CUtensorMap map;

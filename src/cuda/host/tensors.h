@@ -1,4 +1,4 @@
-// What kernels need to know of the way a call's tensors lie in memory.
+// What kernels need to know about how a call's tensors lie in memory.
 #pragma once
 
 #include "flashlatent/decode.h"
@@ -28,8 +28,8 @@ View with_batch(const View& view) {
 /// q_rope?
 bool rows_in_line(const DecodeProblem& problem, const DecodeInputs& inputs);
 
-/// Are they so, or are a query token's heads whole boxes of rows (32 or 64), or such a box whole query
-/// tokens?
+/// Are rows at equal distances, or are a query token's heads whole boxes of rows (32 or 64), or is such a box
+/// whole query tokens?
 bool rows_in_boxes(const DecodeProblem& problem, const DecodeInputs& inputs);
 
 /// Does every head of a cache begin at a whole chunk (128 bytes) of its token?

@@ -1,5 +1,5 @@
-// Operations on caches; a warp has a few tokens. A map says what is moved where, token.cuh how it is
-// converted.
+// Operations on caches; a warp has a few tokens. A map says which token is moved where, token.cuh converts
+// it.
 #include <algorithm>
 
 #include "core/formats/formats.h"
@@ -96,7 +96,7 @@ using latent_moves::check_fp8;
 using latent_moves::dims_of;
 using latent_moves::move_all;
 
-/// Has a cache in this format kernels of its own?
+/// Does this format have its own kernels?
 bool has_kernels(const LatentFormat& format) {
   return format.plain() || &format == &kFp8_656Format || &format == &kFp8_584Format ||
          &format == &kE4m3Format;

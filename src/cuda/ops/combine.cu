@@ -31,9 +31,9 @@ __device__ float from_float(float x) {
   return x;
 }
 
-/// How a CTA of eight warps divides rows: kWarpsARow warps add up the parts of a row, each kUnits units of
-/// columns; several warps meet in shared memory. Only the device knows how many merges there are, and of how
-/// many parts.
+/// How a CTA of eight warps divides rows: kWarpsARow warps add up the parts (partial results) of a row, each
+/// kUnits units of columns; several warps add in shared memory. Only the device knows how many merges there
+/// are, and of how many parts.
 template <int kWarpsARow_, int kUnits_, int kParts_, int kResident_>
 struct Share {
   static constexpr int kWarpsARow = kWarpsARow_;
@@ -42,14 +42,14 @@ struct Share {
   // CTAs on a multiprocessor at the same time, which limits registers
   static constexpr int kResident = kResident_;
 };
-// One request has at most 66 parts, so each of eight warps has 9 at most. Where there are more rows of fewer
-// parts, more CTAs with fewer registers do them in one wave. A lone warp takes 8 parts at a time: with 9,
+// One request has at most 66 parts, so each of eight warps has 9 at most. If there are more rows of fewer
+// parts, more CTAs with fewer registers merge them in one wave. A lone warp takes 8 parts at a time: with 9,
 // calls of 8 requests take 0.5 us longer.
 using RowByAll = Share<8, 1, 9, 3>;
 using RowOfFewByAll = Share<8, 1, 5, 4>;
 using RowByWarp = Share<1, 1, 8, 3>;
 using FewPartsByWarp = Share<1, 2, 3, 4>;
-// From fp16, whose units are twice as many columns: half as many CTAs do 128 rows in one wave.
+// From fp16, whose units are twice as many columns: half as many CTAs merge 128 rows in one wave.
 using HalvesByAll = Share<8, 1, 9, 2>;
 using HalvesByFour = Share<4, 1, 9, 2>;
 using HalvesByTwo = Share<2, 1, 9, 2>;
@@ -91,10 +91,10 @@ struct CombineShape {
   UnitsOfTile units, units_of_rows;  // `units_of_rows`: units whose rows all warps of a CTA share
 };
 
-/// Where the kernel learns what to merge.
+/// How the kernel finds what to merge.
 enum class Told {
   kByPlan,
-  kByShapes,    ///< Shapes say it: each request has the same number of parts (kEvenShares).
+  kByShapes,    ///< From shapes: each request has the same number of parts (kEvenShares).
   kByRequests,  ///< Each request has a merge in the plan (kSharesByLength).
 };
 
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kWarps * 32, Share::kResident)
   // If nothing was split, one CTA waits for the previous launch, so that this launch ends after it. If all
   // CTAs waited, a call would take 0.5 to 1.1 us longer.
   if (merges == 0 && blockIdx.x > 0) return;
-  // CTAs take the rows of many parts. Not with batch_invariant, because CTAs add in another order, and
-  // whether they do depends on the batch.
+  // CTAs merge rows of many parts. Not with batch_invariant, because CTAs add in another order than warps,
+  // and the batch decides which of them merge.
   const bool finds_long = Share::kWarpsARow == 1 && kTold == Told::kByPlan && g.fixed_split == 0;
   auto meet = [] { __syncthreads(); };
   if (finds_long) long_merges.find(args, meet);
@@ -198,8 +198,8 @@ Status launch_combine(const sm90::DecodeArguments& args, const RowsToMerge& work
   return launch(combine_plan_kernel<Element, Stored, Share, kTold, kTokens>, shape, executor, args, units);
 }
 
-// With batch_invariant one warp adds all parts of a row, whatever the batch: the number of warps decides the
-// order of additions.
+// With batch_invariant one warp adds all parts of a row in every batch: the number of warps decides the order
+// of additions.
 
 template <class Element>
 Status combine_fp32(const sm90::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
     const float sink = args.sink != nullptr ? __ldcg(args.sink + head) : 0;
     auto* out = static_cast<Element*>(args.out) + batch * args.out_strides[0] + token * args.out_strides[1] +
                 head * args.out_strides[2];
-    // A row without values has an lse all the same.
+    // A row without values still has an lse.
     for (int column = first; column < max(args.v_dim, 1); column += shape.threads * kPack) {
       sm90::HalvesMerge<Partial, kPack> merge;
       for (int begin = 0; begin < args.count; begin += kParts) {

@@ -92,7 +92,7 @@ Status copy_pages(const ConstTensorView& from, const TensorView& to, const Const
                  0,
                  0,
                  0};
-  // Dimensions that are contiguous on both sides become one row.
+  // Dimensions that are contiguous in both caches become one row.
   std::int64_t row_bytes = size;
   int dimensions = 0;
   for (int i = from.rank - 1; i > 0; --i) {

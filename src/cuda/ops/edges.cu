@@ -1,9 +1,8 @@
 // The edges of a layer (flashlatent/edges.h): a warp has a row, a head of a token. A lane has every 32nd word
 // of 8 elements, so that 16 lanes have 128 columns and their scale, and 4 lanes have 32.
 //
-// Time is that of memory where all rows are on their way at once: a lane's registers are counted by the row's
-// width (kWords), and everything that a row needs, its angles among it, is asked for before any of it is
-// used.
+// Memory binds if all rows are in flight at once: so a lane has only as many registers as the row's width
+// needs (kWords), and everything that a row needs, its angles included, is loaded before any of it is used.
 #include "core/edge_rows.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/ops/by_warps.h"
@@ -24,7 +23,7 @@ using token_edges::kWord;
 constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr int kMostWords = edges::kMostColumns / kWord / 32;  // of a lane
 
-/// Where row after row lies.
+/// The places of rows.
 struct Places {
   const void* data;
   std::int64_t strides[3];
@@ -83,12 +82,12 @@ __device__ __forceinline__ uint4 pack(const float (&x)[kWord]) {
   return make_uint4(pair(0), pair(1), pair(2), pair(3));
 }
 
-/// A lane's share of a row, in fp32: up to kWords words. kHalves: rotated pairs lie half of the rotated
-/// columns apart, so that a word's partners are another lane's.
+/// A lane's words of a row, in fp32: up to kWords. kHalves: rotated pairs lie half of the rotated columns
+/// apart, so a word's partners are another lane's.
 template <class Element, int kWords, bool kHalves>
 class LaneRow {
  public:
-  /// Reads the row, and of rotated words also those of their partners: the row may be written where it lies.
+  /// Reads the row, and for rotated words also their partners: the row may be written in place.
   __device__ __forceinline__ LaneRow(const EdgeArguments& args, const std::uint8_t* row, int lane)
       : args_(args), rotary_(with_halves(args.rotary)), lane_(lane), words_(args.dim / kWord) {
 #pragma unroll
@@ -101,7 +100,7 @@ class LaneRow {
     }
   }
 
-  /// Asks for the angles of `position`.
+  /// Loads the angles of `position`.
   __device__ __forceinline__ void find_angles(std::int64_t position) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
@@ -110,7 +109,7 @@ class LaneRow {
     }
   }
 
-  /// Call when what does not depend on the row has been asked for.
+  /// Call after the loads that do not depend on the row have begun.
   __device__ __forceinline__ void unpack_words() {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
@@ -233,7 +232,7 @@ __global__ void __launch_bounds__(kThreads)
   const bool rotates = args.rotary.positions != nullptr;
   if (rotates) row.find_angles(args.rotary.position(place.request, place.token));
   row.unpack_words();
-  __syncwarp();  // all is read before a row is written where it lies
+  __syncwarp();  // the whole row is read before it is written in place
   if (args.norm > 0) row.normalise();
   if (rotates) row.rotate();
   if (args.codes != nullptr) row.cast(place.request * args.tokens.value + place.token, place.head);

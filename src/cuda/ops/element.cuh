@@ -18,7 +18,7 @@ inline constexpr bool kIsE4m3 = std::is_same_v<Element, E4m3>;
 template <class Element>
 using Bits = std::conditional_t<kIsE4m3<Element>, std::uint8_t, std::uint16_t>;
 
-/// Elements of a chunk: 16 bytes are written, because memory takes parts of 32 bytes slowly.
+/// Elements of a chunk: 16 bytes are written, because memory writes parts of sectors of 32 bytes slowly.
 template <class To>
 inline constexpr int kChunk = 16 / sizeof(Bits<To>);
 /// Elements of a chunk that are contiguous where they are read: 16 bytes at most.

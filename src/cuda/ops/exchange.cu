@@ -1,12 +1,13 @@
-// Partial results to the ranks whose heads they are, and the merge, in one launch (core/exchange_memory.h).
+// Sends partial results to the ranks that have their heads, and merges, in one launch
+// (core/exchange_memory.h).
 //
 //   a thread, of each of its packs:
 //     stores the peers' packs in the peers' memories, each word with the tag of this exchange
 //     reads the words of its own pack here until all have the tag, and merges them
 //
-// From decode's result to the peer's that is one trip over NVLink, without a fence, a flag or a barrier: no
-// word says anything of another one. Nobody waits before it has sent, and a grid has no more CTAs than are on
-// the device at once, so ranks do not wait for each other in a ring.
+// From decode's result to the peer's result that is one trip over NVLink, without a fence, a flag or a
+// barrier: no word says anything about another word. No thread waits before it has sent, and a grid has no
+// more CTAs than fit on the device at once, so ranks do not wait for each other in a cycle.
 #include <algorithm>
 
 #include "core/divisor.h"
@@ -22,7 +23,7 @@ namespace exchanging {
 
 namespace {
 
-// Small: of a few rows as many multiprocessors as there are warps take part.
+// Small, so that a few rows occupy as many multiprocessors as there are warps.
 constexpr int kThreads = 128;
 constexpr int kResident = 4;  // CTAs a multiprocessor
 
@@ -43,7 +44,7 @@ struct Arguments {
   int count, v_dim;                     // packs of a rank
 };
 
-/// Where a pack of a rank's is in the call's tensors.
+/// The place of a rank's pack in the call's tensors.
 struct Place {
   int column, batch, token, head;
 
@@ -99,7 +100,7 @@ class Exchange {
  public:
   __device__ __forceinline__ explicit Exchange(const Arguments& args) : args_(args), call_(args.peers) {}
 
-  /// This rank's parts of the peers' packs to them.
+  /// Sends the peers their packs of this rank's results.
   __device__ __forceinline__ void send() const {
     for (int pack = first(); pack < args_.count; pack += step()) {
       const Place place(args_, pack);
@@ -122,7 +123,7 @@ class Exchange {
     call_.count();
   }
 
-  /// In an order that is always the same: this rank's part, then those of the ranks after it.
+  /// Merges in a fixed order: this rank's result, then those of the ranks after it.
   __device__ __forceinline__ void merge() const {
     for (int pack = first(); pack < args_.count; pack += step()) {
       const Place place(args_, pack);
@@ -159,12 +160,12 @@ class Exchange {
     return static_cast<int>(gridDim.x) * kThreads;
   }
 
-  /// Only the last of a row may be half a pack.
+  /// Only the last pack of a row may be half a pack.
   __device__ __forceinline__ bool is_whole(const Place& place) const {
     return place.column + ResultPack::kExtent <= args_.v_dim;
   }
 
-  /// What this rank has of a pack of rank `of`.
+  /// This rank's result for a pack of rank `of`.
   __device__ __forceinline__ Part<Element> part_of(const Place& place, int of) const {
     const int first_head = of * args_.heads.value;
     const auto* values =
@@ -185,7 +186,7 @@ class Exchange {
     if (is_whole(place)) out[1] = units[1];
   }
 
-  /// The packs of peers number `begin` and after, when all are here.
+  /// The packs of peers from number `begin` on, once all have arrived.
   __device__ __forceinline__ void receive(int pack, int begin, Words<ResultPack> (&arrived)[kPeers]) const {
     const ptx::Word128* from[kPeers];
 #pragma unroll
@@ -210,7 +211,7 @@ class Exchange {
 template <class Element, int kPeers>
 __global__ void __launch_bounds__(kThreads, kResident)
     exchange_kernel(const __grid_constant__ Arguments args) {
-  // The exchange before this one may still run until here, even with another kernel between the two.
+  // The previous exchange may still run until here, even with another kernel between the two.
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   const Exchange<Element, kPeers> exchange(args);

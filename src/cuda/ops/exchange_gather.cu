@@ -1,12 +1,12 @@
-// Queries of all ranks to all ranks, in one launch (core/exchange_memory.h).
+// Sends queries of all ranks to all ranks, in one launch (core/exchange_memory.h).
 //
 //   a thread, of each of its packs:
 //     stores the pack in every peer's memory, each word with the tag of this call, and in the result here
 //   and then, of each pack of each peer that is its:
 //     reads the words here until all have the tag, and stores the pack in the result
 //
-// As in exchange.cu that is one trip over NVLink, nobody waits before it has sent, and a grid has no more
-// CTAs than are on the device at once.
+// As in exchange.cu that is one trip over NVLink, no thread waits before it has sent, and a grid has no more
+// CTAs than fit on the device at once.
 #include <algorithm>
 
 #include "core/divisor.h"
@@ -21,7 +21,7 @@ namespace gathering {
 
 namespace {
 
-// Small: of a few rows as many multiprocessors as there are warps take part.
+// Small, so that a few rows occupy as many multiprocessors as there are warps.
 constexpr int kThreads = 128;
 constexpr int kResident = 4;  // CTAs a multiprocessor
 
@@ -90,7 +90,7 @@ class Gathering {
  public:
   __device__ __forceinline__ explicit Gathering(const Arguments& args) : args_(args), call_(args.peers) {}
 
-  /// This rank's queries to the peers, and to their place here.
+  /// Sends this rank's queries to the peers, and stores them in the result here.
   __device__ __forceinline__ void send() const {
     for (int pack = first(); pack < args_.count.value; pack += step()) {
       const Place place(args_, pack);
@@ -139,7 +139,7 @@ class Gathering {
 template <class Unit>
 __global__ void __launch_bounds__(kThreads, kResident)
     exchange_gather_kernel(const __grid_constant__ Arguments args) {
-  // The call before this one may still run until here, even with another kernel between the two.
+  // The previous call may still run until here, even with another kernel between the two.
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   const Gathering<Unit> gathering(args);
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
   gathering.receive();
 }
 
-/// Does it lie in whole units of 16 bytes?
+/// Do the view's rows consist of whole units of 16 bytes?
 bool in_units(const ConstTensorView& view) {
   constexpr std::int64_t kUnit = sizeof(uint4);
   const auto size = static_cast<std::int64_t>(size_of(view.dtype));

@@ -27,7 +27,7 @@ struct Token584 {};
 template <class T>
 inline constexpr bool kIs584 = std::is_same_v<T, Token584>;
 
-/// One token's move, whose scales are elsewhere.
+/// One token's move, with scales in another place.
 struct Move584 : Move {
   const std::uint8_t* scales;  // of a token of bytes
   std::uint8_t* to_scales;

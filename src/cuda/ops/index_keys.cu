@@ -1,4 +1,5 @@
-// Operations on index keys in device memory: gather, a warp a key, and the merge of ranks' best.
+// Operations on index keys in device memory: gather, with a warp for each key, and the merge of ranks' best
+// tokens.
 #include "core/e2m1.h"
 #include "core/index_call.h"
 #include "core/ue8m0.h"
@@ -95,7 +96,8 @@ __device__ __forceinline__ int sum_of_cta(int mine, int* room) {
   return sum;
 }
 
-/// A CTA a query token: the topk-th largest number of all ranks bit by bit, then this rank's own above it.
+/// A CTA for each query token finds the topk-th largest number of all ranks bit by bit, then this rank's
+/// numbers above it.
 __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__ MergeCall call) {
   __shared__ int room[kWarps];
   __shared__ int before[kWarps], tied[kWarps];

@@ -1,5 +1,5 @@
 // Operations on separate keys and values, in rows or packed; lanes have chunks of a row's elements. A map
-// says what is moved where, element.cuh how it is converted.
+// says which token is moved where, element.cuh converts it.
 #include <algorithm>
 
 #include "core/divisor.h"

@@ -1,5 +1,5 @@
-// What is moved where by operations on latent caches. A map has the move of each token; how tokens are
-// converted is the matter of those who launch it.
+// Which tokens operations on latent caches move, and where. A map has the move of each token; kernels that
+// use it convert the tokens.
 #pragma once
 
 #include <type_traits>

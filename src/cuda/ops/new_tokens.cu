@@ -64,7 +64,8 @@ struct Target {
 };
 
 struct Arguments {
-  const void *latent, *rope;                // `rope`: so that its first column is number `latent_columns`
+  const void *latent, *rope;                // `rope` is shifted so that its first column is number
+                                            // `latent_columns`
   std::int64_t latent_stride, rope_stride;  // in elements
   int latent_columns, columns;
   bool vectors, table_vectors, norm_vectors;
@@ -73,7 +74,7 @@ struct Arguments {
   Target target;
 };
 
-/// Where a token goes.
+/// The place where a token is stored.
 struct Place {
   std::uint8_t *data, *scales;
 
@@ -177,8 +178,8 @@ __device__ __forceinline__ void store_of_cache(const Target& target, std::uint8_
   store_codes(to, make_uint2(codes[0], codes[1]), vectors);
 }
 
-/// What engines ask for: no mean, neighbours as pairs, everything aligned to 16 bytes. A kernel of its own
-/// for it has half of the code and registers.
+/// What engines ask for: no mean, neighbours as pairs, everything aligned to 16 bytes. A separate kernel for
+/// it has half of the code and registers.
 bool is_common(const Arguments& args) {
   return args.vectors && args.table_vectors && args.norm_vectors && args.target.vectors &&
          args.steps.bias == nullptr && !args.steps.rotary.halves;
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(kMostThreads) store_kernel(const __grid_consta
   const int turned = steps.rotates() ? column - steps.first_rotated : -1;  // the column among rotated ones
   const bool rotates = active && turned >= 0;
 
-  // All loads that wait for nothing.
+  // All loads that depend on no other load.
   const std::int64_t slot = args.slots.at(token);
   const std::int64_t position = steps.has_positions() ? rotary.position(0, token) : 0;
   RawWord raw, raw_partner;

@@ -1,4 +1,4 @@
-// What kernels share that write to peers' memory: which call it is, and where its words are
+// Shared by kernels that write to peers' memory: the number of the call, and the places of its words
 // (core/exchange_memory.h).
 #pragma once
 
@@ -15,7 +15,7 @@ struct PeerMemory {
   int rank;
 };
 
-/// How many bytes there are says where words are, the same in calls of any shapes.
+/// The number of bytes decides where words are, in calls of any shapes.
 template <class Pack>
 PeerMemory<Pack> peer_memory(const Peers& peers, int extent) {
   PeerMemory<Pack> result = {};
@@ -105,8 +105,8 @@ class PeerCall {
     return words_of(own_, from, peers_.rank, pack);
   }
 
-  /// This CTA knows which call it is; the next launch counts on. Who reads the count has waited for the end
-  /// of this launch, so nothing else need be ordered.
+  /// Called once the CTA knows its call's number: the next launch counts on. Readers of the count have waited
+  /// for the end of this launch, so nothing else need be ordered.
   __device__ __forceinline__ void count() const {
     __syncthreads();
     if (threadIdx.x == 0) {

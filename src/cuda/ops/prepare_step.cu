@@ -1,5 +1,5 @@
 // prepare_step() on the device: a CTA has a row, its threads the row's indices. CTAs past the rows have
-// requests, a thread each.
+// requests, one for each thread.
 #include "core/step_tokens.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/host/launch.h"

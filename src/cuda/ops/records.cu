@@ -1,6 +1,6 @@
-// A warp has a token. A lane has 16 of its elements, of tokens of 576 up to four lanes 32, as fp32: read from
-// any format, written to any. The lanes of a group find its largest magnitude by shuffles. Bits are those of
-// the CPU backend (core/e4m3.h, core/e2m1.h, core/ue8m0.h).
+// A warp has a token. A lane has 16 of its elements as fp32 (with 576 elements four lanes have 32), read from
+// any format and written to any. The lanes of a group find its largest magnitude by shuffles. Bits are those
+// of the CPU backend (core/e4m3.h, core/e2m1.h, core/ue8m0.h).
 #include "cuda/ops/records.h"
 
 #include "core/message.h"
@@ -292,7 +292,7 @@ Status move_all(const Map& map, const Layout& from, const Layout& to, bool rows,
   return launch_warps<kThreads>(move_kernel<kCopies, Map>, items, executor, map, from, to, rows, items);
 }
 
-/// Is what is read copied?
+/// Are tokens copied unchanged?
 bool copies(const RecordCache& from, const RecordCache& to) {
   return from.format.is_record() && from.format.format == to.format.format;
 }

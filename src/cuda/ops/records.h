@@ -1,5 +1,5 @@
 // Operations on caches in any format of a token's bytes, and from one format of bytes to another;
-// cache_ops.cu delegates to them what has no kernel of its own.
+// cache_ops.cu delegates formats without kernels of their own.
 #pragma once
 
 #include "core/formats/formats.h"

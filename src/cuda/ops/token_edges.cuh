@@ -1,6 +1,6 @@
-// What is done to queries, outputs, new tokens and index keys at a layer's edges: a thread has a word of
-// 8 columns. Loads are issued before the first of them is used: they are volatile, so that the compiler
-// leaves them where they stand.
+// What is done to queries, outputs, new tokens and index keys at a layer's edges: a thread has a word of 8
+// columns. All loads are issued before the first value is used: they are volatile, so the compiler does not
+// move them.
 #pragma once
 
 #include "core/token_edges.h"
@@ -34,7 +34,7 @@ __device__ __forceinline__ float half_number(std::uint32_t bits, bool bf16) {
 class RawWord {
  public:
   __device__ __forceinline__ RawWord() : words_{} {}
-  /// Of elements [at, at + 8).
+  /// Loads elements [at, at + 8).
   __device__ __forceinline__ RawWord(const void* data, Dtype dtype, std::int64_t at, bool vectors)
       : words_{} {
     if (dtype == Dtype::kF32) {
@@ -88,7 +88,7 @@ struct NormWord {
     if (steps.bias != nullptr) bias = RawWord(steps.bias, steps.bias_dtype, column, vectors);
   }
 
-  /// Of elements, or with a bias of their differences from the mean.
+  /// Applies the norm to elements, or with a bias to their differences from the mean.
   __device__ __forceinline__ void apply(const TokenSteps& steps, float factor, float (&x)[kWord]) const {
     float weights[kWord], biases[kWord];
     weight.unpack(steps.weight_dtype, weights);
@@ -105,7 +105,7 @@ struct NormWord {
 class AngleWord {
  public:
   __device__ __forceinline__ AngleWord() {}
-  /// Of rotated columns [column, column + 8).
+  /// Loads the angles of rotated columns [column, column + 8).
   __device__ __forceinline__ AngleWord(const edges::Rotary& rotary, std::int64_t position, int column,
                                        bool vectors) {
     if (!rotary.holds(position)) {
@@ -125,7 +125,7 @@ class AngleWord {
     for (int i = 0; i < kWord; ++i) sin_[i] = -sin_[i];
   }
 
-  /// `partners`: of pairs by halves the other words' elements.
+  /// `partners`: with pairs by halves, the elements of the partner word.
   __device__ __forceinline__ void rotate(const edges::Rotary& rotary, int column,
                                          const float (&partners)[kWord], float (&x)[kWord]) const {
     float before[kWord];
@@ -191,7 +191,7 @@ class AngleWord {
   float cos_[kWord], sin_[kWord];
 };
 
-/// May a table's rows be read by 16 bytes (bf16: 8)?
+/// Can a table's rows be read by 16 bytes (bf16: 8)?
 inline bool in_table_vectors(const edges::Rotary& rotary) {
   const std::int64_t bytes = rotary.bf16_table ? 2 : 4;
   return reinterpret_cast<std::uintptr_t>(rotary.table) % 16 == 0 && rotary.stride * bytes % 16 == 0;
@@ -202,7 +202,7 @@ inline bool in_norm_vectors(const TokenSteps& steps) {
          reinterpret_cast<std::uintptr_t>(steps.bias) % 16 == 0;
 }
 
-/// Two numbers to 16 bits, the first in the low half. NaN is one of those that the type has.
+/// Two numbers to 16 bits, the first in the low half. NaN becomes some NaN of the type.
 __device__ __forceinline__ std::uint32_t halves_of(float x, float y, bool fp16) {
   return fp16 ? from_floats<__half>(make_float2(x, y)) : from_floats<__nv_bfloat16>(make_float2(x, y));
 }
@@ -253,8 +253,8 @@ __device__ __forceinline__ bool word_finite(const float (&x)[kWord]) {
   return finite;
 }
 
-/// e4m3 codes of `x`, which is scaled already where `source` is not; those of sources that are not finite are
-/// NaN. The instruction has 448 for infinity.
+/// e4m3 codes of `x`, the scaled `source`; codes of sources that are not finite are NaN, since the
+/// instruction makes infinity 448.
 __device__ __forceinline__ uint2 e4m3_word(const float (&x)[kWord], const float (&source)[kWord]) {
   std::uint32_t codes[2] = {};
 #pragma unroll
@@ -295,7 +295,7 @@ __device__ __forceinline__ void store_codes(std::uint8_t* to, uint2 codes, bool 
   }
 }
 
-/// Of a slot: its page and its place there. Most slots have 31 bits.
+/// A slot's page and its place in the page. Most slots have 31 bits.
 struct SlotPlace {
   std::int64_t page;
   std::int64_t offset;

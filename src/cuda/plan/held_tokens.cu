@@ -14,7 +14,7 @@ constexpr int kThreads = 128;
 
 __global__ void __launch_bounds__(kThreads)
     held_tokens_kernel(const __grid_constant__ schedule::HeldShape shape, const std::int32_t* contexts,
-                       std::int64_t stride, schedule::TokenSpan* spans, std::int32_t* lengths) {
+                       std::int64_t stride, TokenSpan* spans, std::int32_t* lengths) {
   const std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const auto request = static_cast<std::int32_t>(index / shape.query_tokens);
   if (request >= shape.requests) return;
@@ -42,7 +42,7 @@ Status hold_tokens(const schedule::HeldShape& shape, const ConstTensorView& cont
   const schedule::HeldTokens held = schedule::held_tokens(shape, memory);
   return launch(held_tokens_kernel, launch_shape, executor, shape,
                 static_cast<const std::int32_t*>(contexts.data), contexts.strides[0],
-                const_cast<schedule::TokenSpan*>(held.spans), const_cast<std::int32_t*>(held.lengths));
+                const_cast<TokenSpan*>(held.spans), const_cast<std::int32_t*>(held.lengths));
 }
 
 }  // namespace flashlatent::cuda

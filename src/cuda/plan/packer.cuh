@@ -10,7 +10,7 @@
 
 namespace flashlatent::cuda {
 
-/// What the packing warps share and leave behind. Items are named by rank; rank 0 costs most.
+/// The packing warps' shared data and results. Items are named by rank; rank 0 costs most.
 struct Packings {
   alignas(16) std::int32_t costs[schedule::kMostPacked];  // by request; -1: there is none
   std::int32_t rank_costs[schedule::kMostPacked];         // by rank
@@ -108,7 +108,7 @@ class WarpItems {
   std::uint8_t* order_;
   std::int32_t costs_[kSlots];
   std::uint32_t left_[kSlots];
-  schedule::Unpacked waiting_ = kNone;  // may be taken when no other is left
+  schedule::Unpacked waiting_ = kNone;  // may be taken when no other item is left
   schedule::Unpacked longest_, shortest_;
 };
 
@@ -252,7 +252,7 @@ class Packer {
                                 points[0].block > 0 ? shared_.line_costs[points[0].place] : 0);
   }
 
-  /// Called by a warp: lists the stretch's items by rank, then the item that it has a piece of.
+  /// Called by a warp: lists the stretch's items by rank, then the item of which it has a piece.
   __device__ __forceinline__ void list_items(int index, const schedule::Stretch& stretch) const {
     const int lane = threadIdx.x % 32;
     const int first = stretch.first_item(), end = first + stretch.items();

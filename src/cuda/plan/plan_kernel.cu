@@ -1,6 +1,6 @@
 // Makes a plan on the device with one CTA: a parallel prefix sum of the requests' costs, then one thread for
-// each cut. Where requests are packed, first a warp for each stretch and bound (packer.cuh). Header, cuts and
-// merges have the same bits as those of plan/host_plan.cc; both call the partitions' files in plan/.
+// each cut. If requests are packed, a warp for each stretch and bound comes first (packer.cuh). Header, cuts
+// and merges have the same bits as those of plan/host_plan.cc; both call the partitions' files in plan/.
 #include <cub/block/block_scan.cuh>
 
 #include "cuda/cuda_backend.h"
@@ -60,7 +60,8 @@ __device__ Pair unpack(std::int64_t packed) {
   return {static_cast<std::int32_t>(packed), static_cast<std::int32_t>(packed >> 32)};
 }
 
-/// Not inline: three copies would be code that runs once, and costs by its instructions.
+/// Not inline: code that runs once takes time by its number of instructions, and inline there would be three
+/// copies.
 __device__ __noinline__ schedule::LinePoint find_point(const Geometry& g, const std::int64_t* cost_prefix,
                                                        std::int32_t k) {
   return schedule::point_at(g, cost_prefix, k);
@@ -252,8 +253,7 @@ struct Builder {
     }
     for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(kAll, all, step);
     if (all == 0 || all > INT32_MAX) return false;
-    // Finds the least longest share by all warps: each tries another length, a 32nd of the remaining range
-    // apart.
+    // All warps find the least longest share: each tries another length, a 32nd of the remaining range apart.
     std::int32_t low = schedule::shares_within(static_cast<std::int32_t>(all), g.parts);
     std::int32_t high = schedule::shares_within(static_cast<std::int32_t>(all), g.parts - g.requests);
     while (low < high) {

@@ -1,5 +1,5 @@
-// Writes a plan's section for prefixes. What the host has found travels as kernel arguments: memory to copy
-// it from might be gone when a graph replays. The device adds what depends on lengths.
+// Writes a plan's section for prefixes. The host's groups are passed as kernel arguments: memory to copy them
+// from might be gone when a graph replays. The device adds what depends on lengths.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -24,7 +24,8 @@ struct Words {
   std::int32_t values[kWords];
 };
 
-/// One CTA writes the words to their places; after the last words it writes what every request has to know.
+/// One CTA writes the words to their places; after the last words it writes each request's Share and own
+/// length.
 __global__ void __launch_bounds__(kThreads)
     prefix_kernel(const __grid_constant__ prefix::Shape shape, const __grid_constant__ Words words, bool last,
                   const std::int32_t* lengths, void* memory) {

@@ -1,8 +1,8 @@
 // Blocks of tokens of bytes in shared memory, for wgmma with 64-byte swizzle (host/atoms_map.h).
 //
-// A block is 8 x kChunks atoms of 8 tokens and 64 columns: those of 8 tokens follow one another, then come
-// the next 8 tokens. 16 bytes of unit u of row r lie at unit u ^ (r / 2 % 4): the same unit of eight tokens
-// is in eight groups of banks.
+// A block is 8 x kChunks atoms of 8 tokens and 64 columns: the atoms of 8 tokens follow one another, then
+// come those of the next 8. Unit u (16 bytes) of row r lies at unit u ^ (r / 2 % 4): the same unit of eight
+// tokens is in eight groups of banks.
 #pragma once
 
 #include <cstdint>

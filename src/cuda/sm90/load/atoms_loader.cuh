@@ -12,9 +12,9 @@
 
 namespace flashlatent::sm90::atoms {
 
-/// Where Shared has a barrier `has_query`: no block but a call's first is asked for before Q has come, which
-/// would come late behind others' (docs/log/fp8.md). It is passed before the arrival for that block, which
-/// nobody can use sooner: after it the next segment's Q may come, and the barrier be a phase further.
+/// With a barrier `has_query` in Shared: only a call's first block is loaded before Q has come, since behind
+/// more blocks Q would come late (docs/log/fp8.md). Call pass() before the next block's arrival: once that
+/// block can be used, the next segment's Q may come, and the barrier be one phase further.
 template <class Shared>
 class QueryGate {
  public:
@@ -75,7 +75,7 @@ class BoxLoader {
   const std::uint64_t policy_ = ptx::evict_first_policy();
 };
 
-/// By four warps, with cp.async: pages of any size, and indices; of two lists where Config::kLists. Four
+/// By four warps, with cp.async: pages of any size, and indices; from two lists with Config::kLists. Four
 /// threads copy 64 bytes of a token at once.
 template <class Shared>
 class TokenLoader {
@@ -109,7 +109,7 @@ class TokenLoader {
   }
 
  private:
-  /// Entries of a block's tokens, of two a lane.
+  /// Entries of a block's tokens, two a lane.
   __device__ __forceinline__ void look_up(const Range& range, int block, int (&entries)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -122,7 +122,7 @@ class TokenLoader {
     }
   }
 
-  /// Where a token is, or null if it does not count.
+  /// Where a token is, or null if it is dead.
   __device__ __forceinline__ const std::uint8_t* address_of(const Range& range, int entry, int block,
                                                             int row) const {
     if constexpr (kLists) {
@@ -134,7 +134,8 @@ class TokenLoader {
     }
   }
 
-  /// This thread's 16 bytes of the first 64 of its two tokens; returns which of the block's count.
+  /// Finds this thread's 16 bytes of the first 64 of its two tokens; returns which of the block's tokens
+  /// count.
   __device__ __forceinline__ std::uint64_t locate(const Range& range, const int (&entries)[2], int block,
                                                   const std::uint8_t* (&source)[2]) const {
     std::uint64_t live = 0;
@@ -180,7 +181,7 @@ class TokenLoader {
 template <class Shared>
 using Loader = std::conditional_t<Shared::Config::kBoxes, BoxLoader<Shared>, TokenLoader<Shared>>;
 
-/// The loading role, of segments that a computing warp lists.
+/// The loading role, for segments that a computing warp lists.
 template <class Loader>
 __device__ __forceinline__ void load_segments(const DecodeArguments& args, SegmentList& segments,
                                               Loader loader) {

@@ -1,4 +1,4 @@
-// Loads whole blocks by TMA: one copy has all columns of a block, or of a page where pages are shorter.
+// Loads whole blocks by TMA: one copy has all columns of a block, or of a page if pages are shorter.
 #pragma once
 
 #include "cuda/sm90/load/page_boxes.cuh"

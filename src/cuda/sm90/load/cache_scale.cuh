@@ -1,18 +1,18 @@
-// The scale of an e4m3 cache, one number. It goes to scores and outputs: an element times a scale that is no
-// power of two would be rounded.
+// The scale of an e4m3 cache, one number. Scores and outputs are multiplied by it: an element times a scale
+// that is no power of two would be rounded.
 #pragma once
 
 #include "cuda/sm90/walk/arguments.h"
 
 namespace flashlatent::sm90 {
 
-/// Does this loader leave the scale to others? (kLeavesScale)
+/// Does this loader leave the scale to scores and outputs? (kLeavesScale)
 template <class Loader>
 inline constexpr bool kLeavesCacheScale = requires {
   requires Loader::kLeavesScale;
 };
 
-/// What scores and outputs are multiplied by: 1 without a scale, and of loaders that leave none.
+/// The factor of scores and outputs: 1 without a scale, and with loaders that apply it.
 template <class Loader>
 __device__ __forceinline__ float cache_scale(const CacheArguments& cache) {
   if constexpr (kLeavesCacheScale<Loader>) {

@@ -1,10 +1,10 @@
-// fp8_584 rows by indices for a CTA that has two blocks at most: every thread, of those that compute, too,
-// asks for its bytes of both blocks before it converts the first. There is no stage, no ring and no role that
-// loads: from indices to tiles are two trips to memory, that of entries and lengths together, and that of
+// fp8_584 rows by indices for a CTA that has two blocks at most: every thread, computing threads included,
+// loads its bytes of both blocks before it converts the first. There is no stage, no ring and no role that
+// loads: from indices to tiles there are two trips to memory, one for entries and lengths together, one for
 // rows.
 //
 // Which blocks a CTA has follows from shapes; lengths say which of their tokens count. So a list's blocks
-// begin where they would if the lists before it were as long as shapes allow.
+// begin as if the lists before it were as long as shapes allow.
 #pragma once
 
 #include "cuda/sm90/load/fp8_rows.cuh"
@@ -13,7 +13,7 @@
 
 namespace flashlatent::sm90 {
 
-/// A loader by what it tells a kernel's Config (kv_loader.cuh); load() differs.
+/// A loader in what it tells a kernel's Config (kv_loader.cuh); load() differs.
 ///
 /// Warps w and w + 8 have rows 8 w to 8 w + 7 of each block, a quad of lanes a row: the former even tiles,
 /// the latter odd ones, the last of which is RoPE.
@@ -24,7 +24,7 @@ class Fp8_584AtOnce {
   static constexpr bool kLists = true;
   static constexpr bool kAtOnce = true;
   static constexpr int kMostBlocks = 2;
-  static constexpr int kThreads = 256;  // beside those that compute
+  static constexpr int kThreads = 256;  // beside the computing ones
   static constexpr int kArrivals = 512;
   static constexpr bool kZeroesDead = true;
   static constexpr bool kReaderFences = true;
@@ -34,8 +34,8 @@ class Fp8_584AtOnce {
 
   __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
 
-  /// A loader of blocks [begin, begin + blocks) of a tile's item. It works out where to read, and reads
-  /// nothing from memory yet.
+  /// A loader of blocks [begin, begin + blocks) of a tile's item. The constructor computes where to read, and
+  /// reads nothing from memory.
   __device__ __forceinline__ Fp8_584AtOnce(const DecodeArguments& args, const RowTile& tile, int begin,
                                            int blocks)
       : args_(args), blocks_(blocks), dead_(pinned(reinterpret_cast<const std::uint8_t*>(kZeroRow))) {
@@ -50,8 +50,8 @@ class Fp8_584AtOnce {
     find_asked(tile);
   }
 
-  /// All threads of the CTA, once. Returns the number of blocks; the last one is left out if lengths leave
-  /// nothing of it.
+  /// Called by all threads of the CTA, once. Returns the number of blocks; the last one is left out if by
+  /// lengths it has no tokens.
   template <class Buffer, class State>
   __device__ __forceinline__ int load(Buffer* buffers, State* states) {
     const int asked = __ldcg(asked_);
@@ -76,9 +76,9 @@ class Fp8_584AtOnce {
   static constexpr int kPairsOfTiles = Rows::kTiles / 2;
   static_assert(Rows::kRopeTile == Rows::kTiles - 1 && Rows::kTiles % 2 == 0);
 
-  /// What a thread has of a block.
+  /// A thread's bytes of a block.
   struct Block {
-    uint4 raw[kPairsOfTiles + 1];  // of RoPE twice 16 bytes
+    uint4 raw[kPairsOfTiles + 1];  // RoPE has twice 16 bytes
     Rows::Scales scales;
     std::uint32_t live;  // a bit for each of the warp's rows
   };
@@ -93,7 +93,7 @@ class Fp8_584AtOnce {
     return threadIdx.x / 4 % 64;
   }
 
-  /// Which half of RoPE a thread has first: odd rows the second one, so that stores of two rows have all
+  /// Which half of RoPE a thread has first: odd rows the second half, so that stores of two rows use all
   /// banks.
   __device__ __forceinline__ static int rope_half() {
     return row() % 2;
@@ -102,7 +102,7 @@ class Fp8_584AtOnce {
   __device__ __forceinline__ const std::int32_t* zeros() const {
     return reinterpret_cast<const std::int32_t*>(dead_);
   }
-  /// Worked out here, and not where it is read.
+  /// Computed here, and not where it is read.
   template <class T>
   __device__ __forceinline__ static const T* pinned(const T* x) {
     asm volatile("" : "+l"(x));
@@ -131,7 +131,7 @@ class Fp8_584AtOnce {
     asked_ = pinned(asked_);
   }
 
-  /// What addresses in block i's cache follow from: a first read of a constant takes long.
+  /// Constants for addresses in block i's cache: a constant's first read takes long.
   __device__ __forceinline__ void find_cache(int i) {
     const ListedCache& of = args_.cache.listed[second_[i]];
     has_counts_[i] = args_.cache.list_lengths.list[second_[i]].lengths != nullptr;
@@ -145,7 +145,7 @@ class Fp8_584AtOnce {
     asm volatile("" : "+r"(page_size_[i].multiplier), "+r"(page_size_[i].shift));
   }
 
-  /// Asks for this thread's bytes of a block.
+  /// Loads this thread's bytes of a block.
   __device__ __forceinline__ void ask(Block& block, int i, int entry, int count) const {
     const int page = page_size_[i].quotient(entry), in_page = page_size_[i].remainder(entry);
     const bool live = entry >= 0 && start_[i] + row() < count && page < pages_[i];
@@ -169,7 +169,7 @@ class Fp8_584AtOnce {
     if (!is_odd() && lane() == 0) {
       reinterpret_cast<std::uint8_t*>(&state.live[0])[row() / 8] = static_cast<std::uint8_t>(block.live);
     }
-    // Scales of odd tiles go where even ones' are.
+    // Scales of odd tiles go where those of even tiles are.
     const int shift = is_odd() ? 8 : 0;
     block.scales.x >>= shift;
     block.scales.y >>= shift;

@@ -1,13 +1,13 @@
-// Loads tokens of an fp8_656 or e4m3 cache through registers: one unit's load is under way while the unit
-// before it is converted, or waits for its tiles. Meanwhile the block after is prefetched to L2.
+// Loads tokens of an fp8_656 or e4m3 cache through registers: one unit's load is under way while the previous
+// unit is converted, or waits for its tiles. Meanwhile the next block is prefetched to L2.
 #pragma once
 
 #include "cuda/sm90/load/fp8_tokens.cuh"
 
 namespace flashlatent::sm90 {
 
-/// Loads a CTA's first block, by warps that will compute later and have empty registers now: all loads are
-/// under way at once. The tiles must be free.
+/// Loads a CTA's first block, by warps that will compute later and whose registers are still free: all loads
+/// are under way at once. The tiles must be free.
 template <int kCluster, class Token>
 class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true, Token> {
   using Base = Fp8Tokens<8 / kCluster, kCluster, true, Token>;
@@ -93,11 +93,11 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token>
   }
 
  private:
-  // While a unit is converted one more is under way, and not two: ptxas gives all these loads one scoreboard,
-  // so that who waits for one waits for all.
+  // While a unit is converted only one more is under way: ptxas gives all these loads one scoreboard, so a
+  // wait for one load is a wait for all.
   using Bytes = uint4[2];
 
-  /// From now on requests are for the block located last; for zeros if there was none after the one before.
+  /// From now on loads are of the block located last; of zeros if there is no further block.
   __device__ __forceinline__ void enter(std::uint32_t zero) {
     const std::uint8_t* token = token_of_quad(zero);
     // A lane loads the scale of one group.
@@ -118,7 +118,7 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token>
   __device__ __forceinline__ void convert_block(Pipe& pipe, std::integer_sequence<int, kUnit...>) {
     (convert_unit<kUnit>(pipe), ...);
   }
-  /// Two buffers are used in turns; the first of an odd number of units has its own.
+  /// Two buffers alternate; the first of an odd number of units has its own.
   __host__ __device__ static constexpr int buffer_of(int unit) {
     return unit > 0 ? unit % 2 : 2;
   }
@@ -127,11 +127,11 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token>
   template <int kUnit, class Pipe>
   __device__ __forceinline__ void convert_unit(Pipe& pipe) {
     constexpr int kNext = (kUnit + 1) % kUnits;
-    // RoPE's tile, and with it the live tokens, have been given away
+    // RoPE's tile, and with it the live tokens, have been published
     if constexpr (kUnit == 1) this->template locate<true>();
     if constexpr (kUnit == kUnits - 1) take_scale<kUnit>();
-    // Starts no load before this unit has arrived: its values, made 0 in a way that ptxas cannot know, go
-    // into the addresses.
+    // Starts no load before this unit has arrived: its values, made 0 in a way that ptxas cannot see, are
+    // added to the addresses.
     const std::uint32_t zero = static_cast<std::uint32_t>(block_ >> 31) & last_;
     const Bytes& bytes = bytes_[buffer_of(kUnit)];
     if constexpr (kNext == 0) {
@@ -163,7 +163,7 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token>
   }
 
   const std::uint8_t* row_ = nullptr;  // 16 bytes of this thread's token
-  Bytes bytes_[3];                     // the unit that is converted, and the one under way
+  Bytes bytes_[3];                     // the unit that is converted, and the unit under way
   std::uint32_t last_ = 0;             // converted
   float scales_ = 0;                   // one group for each lane
   float scale_ = 0;

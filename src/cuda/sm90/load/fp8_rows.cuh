@@ -14,8 +14,7 @@
 
 namespace flashlatent::sm90 {
 
-/// Tokens that do not count are read from here, in every format, so that no load depends on whether a token
-/// counts.
+/// Dead tokens are read from here, in every format, so that no load depends on whether a token is dead.
 __device__ constexpr uint4 kZeroRow[fp8_656::kTokenBytes / 16] = {};
 
 /// Four e4m3 times a pair of equal bf16 powers of two; exact unless the result is beyond bf16. e4m3 fits
@@ -128,8 +127,8 @@ struct Fp8_656LatentRows : Fp8_656Scales {
   }
 };
 
-/// e4m3: all elements have the scale that the call gives, which is left to scores and outputs
-/// (cache_scale.cuh); a token has no bytes of scales.
+/// e4m3: all elements have the call's scale, which is applied to scores and outputs (cache_scale.cuh); a
+/// token has no bytes of scales.
 struct CacheScale {
   static constexpr bool kScalesApart = false;
   struct Scales {};
@@ -144,7 +143,7 @@ struct CacheScale {
 template <class Format>
 inline constexpr bool kHasCacheScale = std::is_base_of_v<CacheScale, Format>;
 
-/// Does a list say its format (record_rows.cuh)?
+/// Does a list name its format (record_rows.cuh)?
 template <class Format>
 inline constexpr bool kIsRecord = requires {
   requires Format::kIsRecord;
@@ -160,7 +159,7 @@ struct E4m3LatentRows : CacheScale {
   __host__ __device__ static constexpr int codes_offset(int tile) { return tile * 64; }
 };
 
-/// e4m3: RoPE is quantised, too. It is no value, and it is the first tile, alone in its unit.
+/// e4m3: RoPE is quantised, too. It is not part of V, and it is the first tile, alone in its unit.
 struct E4m3Rows : CacheScale {
   static constexpr int kDataBytes = e4m3_latent::kDim;
   static constexpr int kPitch = kDataBytes;
@@ -172,7 +171,7 @@ struct E4m3Rows : CacheScale {
   }
 };
 
-/// fp8_656: RoPE is no value. It is the first tile, alone in its unit.
+/// fp8_656: RoPE is not part of V. It is the first tile, alone in its unit.
 struct Fp8_656Rows : Fp8_656Scales {
   static constexpr int kDataBytes = fp8_656::kTokenBytes;
   static constexpr int kPitch = 704;

@@ -49,7 +49,7 @@ class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Token> {
   }
 
  private:
-  /// From now on requests are for the block located last.
+  /// From now on loads are of the block located last.
   __device__ __forceinline__ void enter() {
     const std::uint8_t* token = this->token_of_quad();
     // A lane loads the scale of one group.
@@ -106,7 +106,7 @@ class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Token> {
     this->template publish<kUnit>(pipe);
   }
 
-  const std::uint32_t stage_, staged_scale_;  // this thread's parts of them
+  const std::uint32_t stage_, staged_scale_;  // this thread's place in each
   const std::uint8_t* row_ = nullptr;         // 16 bytes of this thread's token
   float scales_ = 0;                          // one group for each lane
 };

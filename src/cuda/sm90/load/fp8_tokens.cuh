@@ -2,8 +2,8 @@
 // bf16, and how tiles are announced.
 //
 // A block is loaded in five units: the RoPE part (one tile; fp8_656's as it is), then four groups of 128
-// elements (two tiles each). Four lanes (a quad) load a token: half a unit in a step, 16 bytes a lane.
-// Nothing in a loop over blocks may spill: a reload would wait for the loads of KV that are under way.
+// elements (two tiles each). Four lanes (a quad) load a token: half a unit in a step, 16 bytes a lane. No
+// register in a loop over blocks may spill: a reload would wait for the loads of KV that are under way.
 //
 // A value costs 3 instructions (docs/log/fp8.md): e4m3 to fp16 by pairs, fp16 to fp32, times the
 // scale, fp32 to bf16 by pairs. This is right for any fp32 scale, and NaN stays NaN.
@@ -24,7 +24,7 @@
 
 namespace flashlatent::sm90 {
 
-/// Tokens that do not count are read from here, so that no load depends on whether a token counts.
+/// Dead tokens are read from here, so that no load depends on whether a token is dead.
 __device__ constexpr uint4 kZeros[fp8_656::kTokenBytes / 16] = {};
 
 /// Four e4m3 times `scale` as four bf16.
@@ -41,11 +41,11 @@ __device__ __forceinline__ uint2 dequantize(std::uint32_t values, float scale) {
   return make_uint2(scaled(low), scaled(high));
 }
 
-/// What a loader has to know of a token.
+/// What a loader must know of a token.
 struct Fp8_656Token {
   static constexpr int kBytes = fp8_656::kTokenBytes;
   static constexpr int kRopeOffset = fp8_656::kRopeOffset;
-  static constexpr int kRopeBytes = 32;   // of a lane of the quad
+  static constexpr int kRopeBytes = 32;   // for each lane of the quad
   static constexpr bool kIsE4m3 = false;  // all elements are e4m3; the scale is left to others
 };
 struct E4m3Token {
@@ -59,14 +59,14 @@ struct E4m3Token {
 /// convert half of a block and give it to the other ("crossover"). The pipe takes RoPE first, then a block's
 /// other columns in order.
 ///
-/// All lanes arrive on barriers. That costs mla_64_pingpong no time that could be measured, and lets
-/// racecheck see whose writes a barrier orders. In a cluster one lane of a warp fences, then copies the
-/// warp's rows. Otherwise the reader of a tile fences (kReaderFences): a fence of the loader would be a
-/// memory barrier, which waits for the loads that are under way.
+/// All lanes arrive on barriers. That takes mla_64_pingpong no measurable time, and lets racecheck see whose
+/// writes a barrier orders. In a cluster one lane of a warp fences, then copies the warp's rows. Otherwise
+/// the reader of a tile fences (kReaderFences): a fence of the loader would be a memory barrier, which waits
+/// for the loads that are under way.
 ///
-/// Tokens are located in three steps, each for a later block than the next step: look_up() loads a block's
-/// entries; locate() makes places of them, one token for each lane; then a loader hands the places to the
-/// lanes that load the rows. kHasRegisters: what is needed once a block is kept in registers.
+/// Tokens are located in three steps, each one block ahead of the next step: look_up() loads a block's
+/// entries; locate() computes places from them, one token for each lane; then a loader passes the places to
+/// the lanes that load the rows. kHasRegisters: what is needed once a block is kept in registers.
 template <int kWarps, int kCluster, bool kHasRegisters, class Token = Fp8_656Token>
 class Fp8Tokens {
  public:
@@ -98,10 +98,10 @@ class Fp8Tokens {
 
   /// What a warp needs once a block.
   struct Kept {
-    const std::int32_t *entries, *next_entries;  // of the range that is being located, and the one after it
+    const std::int32_t *entries, *next_entries;  // of the range that is being located, and of the next range
     int length, next_length;
     int next_begin, next_end;  // equal: no range is announced whose entries have not been loaded
-    std::uint32_t live;        // those of its 32 tokens that count, in the block located last
+    std::uint32_t live;        // which of its 32 tokens count, in the block located last
   };
 
   using KeptOrPlace = std::conditional_t<kHasRegisters, const Kept&, Kept&>;
@@ -124,13 +124,13 @@ class Fp8Tokens {
   /// The row that this thread loads, in its half of the block.
   __device__ __forceinline__ int row_in_half() const { return opaque(place_) / kRowBytes % 32U; }
 
-  /// to = from: by all lanes if `to` is a register, by one if it is in shared memory.
+  /// to = from: by all lanes if `to` is a register, by one lane if it is in shared memory.
   template <class T>
   __device__ __forceinline__ void keep(T& to, const T& from) {
     if (kHasRegisters || lane() == 0) to = from;
   }
 
-  /// Loads the entries of the block after the one located last, if one is announced.
+  /// Loads the entries of the block after the one located last, if that block is announced.
   __device__ __forceinline__ void look_up() {
     if (block_ == end_) {
       __syncwarp();
@@ -182,7 +182,7 @@ class Fp8Tokens {
   __host__ __device__ static constexpr bool has_half(int unit, int half) {
     return half == 0 || unit > 0 || !Token::kIsE4m3;
   }
-  /// Where a lane reads RoPE, and how much nearer to the token's begin it reads everything else.
+  /// Where a lane reads RoPE, and by how much nearer to the token's begin it reads everything else.
   __device__ __forceinline__ int rope_begin() const {
     return lane() % 4 * Token::kRopeBytes;
   }
@@ -261,7 +261,7 @@ class Fp8Tokens {
       __syncwarp();
       if (!ptx::elect_one()) return ptx::arrive(full);
       ptx::fence_for_async_proxy();
-      // The bytes that the same warp of the other CTA gives.
+      // The bytes from the same warp of the other CTA.
       constexpr std::uint32_t kBytes = kWarpRows * kRowBytes;
       ptx::arrive_expecting(full, kUnit > 0 ? 2 * kBytes : tells_live() ? kBytes + 4 : kBytes);
 #pragma unroll

@@ -3,8 +3,8 @@
 // ("crossover").
 //
 // A warp has eight tokens of a block and converts all of them, one half of the latent after the other. While
-// one half is converted, the loads of the other half, or of the next block's first half, are under way. The
-// block after is prefetched to L2 meanwhile.
+// one half is converted, the loads of the other half, or of the next block's first half, are under way.
+// Meanwhile the next block is prefetched to L2.
 //
 //   a load    16 bytes a lane, of a group of 128 elements of four tokens. Eight lanes store at a time:
 //             four have an even token, four the odd one after it, whose 16-byte units lie in the other
@@ -12,8 +12,8 @@
 //   RoPE      by cp.async, then divided by the unit: a score is one sum in the token's unit.
 //
 // A pair of values takes two instructions; in bf16 it would take six. Everything else that a loading warp
-// does takes as many again, at some 6 clocks an instruction (docs/log/fp8.md). So tokens are located
-// for four blocks at once, and tiles are announced by halves.
+// does takes as many instructions again, at some 6 clocks each (docs/log/fp8.md). So tokens are located for
+// four blocks at once, and tiles are announced by halves.
 #pragma once
 
 #include "cuda/sm90/load/fp8_tokens.cuh"
@@ -22,10 +22,10 @@
 
 namespace flashlatent::sm90 {
 
-/// Used by four warps. One lane of each fences, then copies the warp's rows; all lanes arrive, without which
-/// racecheck sees no order between the units that they write and their readers. The pipe takes RoPE and the
-/// left half of the latent, with the units, then the right half. RoPE's tile is given back alone. Units of
-/// tokens that do not count are negative.
+/// Used by four warps. One lane of each fences, then copies the warp's rows; all lanes arrive, or racecheck
+/// would see no order between the units that they write and their readers. The pipe takes RoPE and the left
+/// half of the latent, with the units, then the right half. RoPE's tile is freed alone. Units of dead tokens
+/// are negative.
 class Fp8UnitLoader {
  public:
   static constexpr bool kUnits = true;
@@ -35,7 +35,7 @@ class Fp8UnitLoader {
   static constexpr int kArrivals = kThreads;
   static constexpr bool kZeroesDead = true;
   static constexpr bool kReaderFences = false;
-  // all lanes read units, and give them back with RoPE's tile
+  // all lanes read units, and free them with RoPE's tile
   static constexpr bool kAllReadersArrive = true;
   static constexpr bool kPairs = false;
   static constexpr bool kSparesRegisters = true;
@@ -44,7 +44,7 @@ class Fp8UnitLoader {
 
   /// What a warp needs once for some blocks.
   struct Kept {
-    const std::int32_t *entries, *next_entries;  // of the range that is being located, and the one after it
+    const std::int32_t *entries, *next_entries;  // of the range that is being located, and of the next range
     int length, next_length;
     int next_begin, next_end;  // equal: no range is announced whose entries have not been loaded
   };
@@ -112,8 +112,8 @@ class Fp8UnitLoader {
   }
 
   // Both halves start their next loads as soon as their own bytes have arrived, and not before: ptxas gives
-  // all these loads one scoreboard, so that who waits for one waits for all. So the loads' addresses contain
-  // their values, made 0 in a way that ptxas cannot know.
+  // all these loads one scoreboard, so a wait for one is a wait for all. So the loads' addresses contain
+  // these bytes' values, made 0 in a way that ptxas cannot see.
 
   template <class Pipe>
   __device__ __forceinline__ void load_first_half(Pipe& pipe) {
@@ -224,8 +224,8 @@ class Fp8UnitLoader {
     }
   }
 
-  // A lane has two rows: row_of_lane() and the fourth after it. The i-th load of a half is of row i % 2 of
-  // the two, and of the half's group i / 2.
+  // A lane has two rows: row_of_lane() and the fourth after it. The i-th load of a half is of the lane's row
+  // i % 2, and of the half's group i / 2.
   __device__ __forceinline__ static unsigned row_of_lane() {
     return lane() / 16 * 2 + lane() / 4 % 2;
   }
@@ -275,8 +275,8 @@ class Fp8UnitLoader {
 
   /// One for each load of a half.
   using Ratios = float[kLoads];
-  /// Takes units and ratios of the block entered last; its scales were loaded before RoPE. The place of units
-  /// is free when RoPE's tile is.
+  /// Computes units and ratios of the block entered last; its scales were loaded before RoPE. The units'
+  /// place is free when RoPE's tile is.
   template <class Pipe>
   __device__ __forceinline__ void take_scales(Pipe& pipe, Ratios& left) {
     ptx::copy_wait<1>();
@@ -351,7 +351,7 @@ class Fp8UnitLoader {
       return;
     }
     ptx::fence_for_async_proxy();
-    // The bytes that the same warp of the other CTA gives.
+    // The bytes from the same warp of the other CTA.
     constexpr std::uint32_t kBytes = kRows * kRowBytes, kUnitBytes = kRows * sizeof(float);
     constexpr bool kWithUnits = kLast == kLeft;
     ptx::arrive_expecting(full, (kLast - kFirst + 1) * kBytes + (kWithUnits ? kUnitBytes : 0));
@@ -365,7 +365,7 @@ class Fp8UnitLoader {
 
   const CacheArguments& cache_;
   Kept& kept_;
-  std::uint32_t scales_;  // where they arrive in shared memory
+  std::uint32_t scales_;  // where scales arrive in shared memory
   int first_row_;         // this warp's first row in the block
 
   int block_ = 0, end_ = 0;    // blocks of the range of kept_.entries that are not located yet
@@ -375,14 +375,14 @@ class Fp8UnitLoader {
   std::uint32_t located_live_ = 0;
   int located_blocks_ = 0;
   std::uint64_t tokens_ = 0;  // the same for the blocks among which is the block entered last
-  std::uint32_t live_ = 0;    // those of these tokens that count
+  std::uint32_t live_ = 0;    // which of these tokens count
   int blocks_ = 0, entered_ = 0;
 
   Bytes bytes_[2];              // of either half
   std::uint32_t last_ = 0;      // converted
   std::uint64_t rows_[2] = {};  // this lane's rows of the block entered last
   // What belongs to the block that is being converted:
-  std::uint32_t shares_[2] = {};  // factors of either row's RoPE
+  std::uint32_t shares_[2] = {};  // factors of each row's RoPE
   Ratios right_ratios_ = {};
   bool exact_ = true;  // are all of the warp's ratios powers of two?
 };

@@ -1,6 +1,6 @@
 // The producer's side: loads KV blocks from pages into tiles of shared memory. Each tile has a barrier that
-// says it is full and one that says it may be overwritten, so that memory is refilled tile by tile as the
-// last readers finish.
+// says it is full and one that says it may be overwritten, so memory is refilled tile by tile as the last
+// readers finish.
 //
 // The kernel decides where tiles lie and in which order they are filled. It gives a loader a Pipe:
 //   Element, kQkChunks          the tiles' type; tiles of 64 columns in a block
@@ -52,14 +52,14 @@ inline constexpr bool kHasOneLoop = requires {
   requires Loader::kOneLoop;
 };
 
-/// Keeps a variable in memory, so that it takes no register while it is not used.
+/// Keeps a variable in memory, so that it takes no register while it is unused.
 template <class T>
 __device__ __forceinline__ void keep_in_memory(T& x) {
   asm volatile("" ::"l"(&x) : "memory");
 }
 
-/// Finds the segment of a part that is one whole item, as most parts are where there are about as many
-/// requests as CTAs. False if the part is not one.
+/// Finds the segment of a part that is one whole item, as most parts are with about as many requests as CTAs.
+/// False if the part is no whole item.
 template <bool kLists = false>
 __device__ __forceinline__ bool find_one_item(const DecodeArguments& args, const PartPlace<>& place,
                                               schedule::Segment& segment) {
@@ -98,8 +98,8 @@ template <int kTeam = 1, bool kLooksAhead = true, class Loader, class Pipe, bool
 __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe,
                                               const PartPlace<kTeam, kTurns>& place, SetUp set_up,
                                               Tell tell) {
-  // Only where the walk is in memory, where it takes 2 us. In registers it takes too little time for code of
-  // its own.
+  // Only if the walk is in memory, where it takes 2 us. In registers it takes too little time for separate
+  // code.
   if constexpr (kTeam == 1 && !kTurns && Loader::kSparesRegisters && !kHasOneLoop<Loader>) {
     if (load_one_item(args, loader, pipe, place, set_up, tell)) return;
   }

@@ -1,7 +1,7 @@
-// FP8 rows by lists of tokens by way of a stage: a warp's rows of a block come to shared memory by bulk
-// copies, one a row, into places that are the warp's own, and the warp converts them. Bulk copies take a
-// seventh of the clocks of shared memory that cp.async's 16 bytes a lane take. Nobody meets: what a warp has
-// asked for it takes itself.
+// FP8 rows by lists of tokens, through a stage: a warp's rows of a block come to shared memory by bulk
+// copies, one a row, into the warp's own places, and the warp converts them. Bulk copies take a seventh of
+// the clocks of shared memory that cp.async's 16 bytes a lane take. Warps need not synchronise: each converts
+// what it has itself loaded.
 #pragma once
 
 #include "cuda/sm90/load/listed_rows.cuh"
@@ -61,10 +61,10 @@ class ListedBulkLoader : public ListedRows<Format_, 8, 1> {
   }
 
  private:
-  /// 16 bytes of each tile of this lane's row, of RoPE 32.
+  /// 16 bytes of each tile of this lane's row, 32 of RoPE.
   static constexpr int kPieces = Format::kTiles + (Format::kRopeTile >= 0 ? 1 : 0);
 
-  /// Asks for the next block's rows.
+  /// Starts loading the next block's rows.
   __device__ __forceinline__ void request() {
     const typename Base::Row row = this->locate();
     const int stage = asked_;
@@ -89,8 +89,8 @@ class ListedBulkLoader : public ListedRows<Format_, 8, 1> {
     this->look_up();
   }
 
-  /// Takes the next block's rows out of its stage, all at once: the stage is free, and nobody waits for one
-  /// piece after another.
+  /// Takes the next block's rows out of its stage, all at once: the stage is then free, and there is one wait
+  /// for all pieces.
   __device__ __forceinline__ void take() {
     ptx::wait(memory_.full[warp_][taken_], parity_);
     const Stage& stage = memory_.stages[warp_][taken_];
@@ -144,7 +144,7 @@ class ListedBulkLoader : public ListedRows<Format_, 8, 1> {
   uint4 pieces_[kPieces] = {};  // of the block taken last
   typename Format::Scales scales_ = {};
   std::uint32_t live_ = 0;
-  int ahead_ = 0;              // blocks asked for and not converted yet
+  int ahead_ = 0;              // blocks whose loads have begun and that are not converted yet
   int asked_ = 0, taken_ = 0;  // the stage of the next one
   std::uint32_t parity_ = 0;
 };

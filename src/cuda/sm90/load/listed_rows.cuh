@@ -13,8 +13,8 @@ namespace flashlatent::sm90 {
 /// kCluster = 2: CTAs that hold two tiles of query rows of the same tokens each convert half of a block, and
 /// give it to the other ("crossover").
 ///
-/// Places come in three stages, each of a block after the other: look_up() asks for a block's entries,
-/// locate() makes addresses of them, then a loader reads what is there.
+/// Tokens are located in three steps, each one block ahead of the next step: look_up() loads a block's
+/// entries, locate() computes addresses from them, then a loader reads the rows.
 template <class Format_, int kWarps, int kCluster>
 class ListedRows {
  public:
@@ -32,7 +32,7 @@ class ListedRows {
   __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
 
   __device__ __forceinline__ void look_ahead(const ListedRange& range) {
-    __syncwarp();  // all lanes have read what stands there: ptxas reads next_begin along with `end`
+    __syncwarp();  // all lanes have read the range: ptxas reads next_begin along with `end`
     if (lane() == 0) {
       kept_.next = range.lists;
       kept_.next_begin = range.begin;
@@ -49,7 +49,7 @@ class ListedRows {
 
   /// What each warp keeps in shared memory.
   struct Kept {
-    ListRange now, next;  // of the blocks that are being located, and of those after them
+    ListRange now, next;  // of the blocks that are being located, and of the next ones
     int end, next_begin, next_end;
     __device__ __forceinline__ void init() { end = next_begin = next_end = 0; }
   };
@@ -61,13 +61,12 @@ class ListedRows {
     place_ = unit_offset(first + thread % 32 / 4, thread % 4 * 2);
   }
 
-  /// Not known to be what they were before: what is worked out of them is no candidate for a register of its
-  /// own.
+  /// Hidden from the compiler, so that what is computed from them gets no register of its own.
   __device__ __forceinline__ int lane() const { return opaque(self_) % 32U; }
   __device__ __forceinline__ int first_row() const { return opaque(self_) / 32U; }
 
-  /// Tokens that a warp locates, a lane or four each: its own rows, or in a cluster those of all its CTA's
-  /// warps, whose first one says for all which count.
+  /// Tokens that a warp locates, by one or four lanes each: its own rows, or in a cluster the rows of all
+  /// warps of its CTA, of which the first warp says which tokens count.
   static constexpr int kLocated = kCluster == 1 ? kRows : kOwnRows;
   /// The lane that locates the token which this one converts.
   __device__ __forceinline__ int locating_lane() const {
@@ -78,7 +77,7 @@ class ListedRows {
     return kCluster == 1 ? lane() / kRows : first_row() % kOwnRows / kRows;
   }
 
-  /// Asks for the entries of the block after the one located last, if one is announced.
+  /// Loads the entries of the block after the one located last, if that block is announced.
   __device__ __forceinline__ void look_up() {
     if (!has_more()) {
       block_ = kept_.next_begin;
@@ -93,7 +92,7 @@ class ListedRows {
     if (has_more()) entry_ = entry_of(cache_, kept_.now, place());
   }
 
-  /// 0, which ptxas does not know.
+  /// 0, in a way that ptxas cannot see.
   __device__ __forceinline__ std::uint32_t never() const { return opaque(self_) >> 31; }
 
   /// Is there a block that is not located yet?
@@ -121,7 +120,7 @@ class ListedRows {
     return row;
   }
 
-  /// The format of the next block's tokens, where lists say it; before locate().
+  /// The format of the next block's tokens, if lists name it; call before locate().
   __device__ __forceinline__ Record record_of_next() const { return cache_.listed[place().second].record; }
 
   /// A unit's tiles are [first_tile, last_tile], in the order of loading.
@@ -136,7 +135,7 @@ class ListedRows {
     return last_tile(unit) - first_tile(unit) + 1;
   }
 
-  /// Where in a row a lane's 16 elements of a tile begin, but for 16 bytes a lane of the quad; of RoPE 32.
+  /// Where in a row a lane's 16 elements of a tile begin, without the quad lane's 16 bytes (RoPE: 32).
   __host__ __device__ static constexpr int offset_of_tile(int tile) {
     return tile == Format::kRopeTile ? Format::kRopeOffset : Format::codes_offset(tile);
   }
@@ -181,8 +180,8 @@ class ListedRows {
     }
   }
 
-  /// This warp's rows of a unit's tiles are written. Alone all lanes arrive, and who waits for a tile fences
-  /// (docs/log/fp8.md); in a cluster one lane copies them to the other CTA.
+  /// Publishes this warp's rows of a unit's tiles. Without a cluster all lanes arrive, and a tile's readers
+  /// fence (docs/log/fp8.md); in a cluster one lane copies the rows to the other CTA.
   template <int kUnit, class Pipe>
   __device__ __forceinline__ void publish(Pipe& pipe) const {
     ptx::Barrier& full = pipe.full(last_tile(kUnit));

@@ -1,6 +1,7 @@
-// FP8 rows by lists of tokens by way of a small stage, where shared memory has no room for a block's rows: 16
-// bytes a lane come by cp.async a step, kSlots steps ahead, and what a thread converts is what it has itself
-// asked for, so that nobody else need know. What is left of the block after is brought to L2 meanwhile.
+// FP8 rows by lists of tokens, through a small stage, for kernels whose shared memory has no room for a
+// block's rows. In each step cp.async loads 16 bytes a lane, kSlots steps ahead. A thread converts what it
+// has itself loaded, so threads need not synchronise. Meanwhile the rest of the next block is prefetched to
+// L2.
 #pragma once
 
 #include "cuda/sm90/load/listed_rows.cuh"
@@ -8,7 +9,7 @@
 
 namespace flashlatent::sm90 {
 
-/// By eight warps, in a cluster of two by four of each CTA.
+/// By eight warps, in a cluster of two by four warps of each CTA.
 template <class Format_, int kCluster, int kSlots>
 class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
   using Base = ListedRows<Format_, 8 / kCluster, kCluster>;
@@ -20,7 +21,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
   static constexpr bool kWholeBlocks = false;
   static constexpr bool kSparesRegisters = true;
   static constexpr bool kOneLoop = true;
-  /// The next block's rows, as they were found: no registers are kept for them.
+  /// The next block's rows as they were found, so that they take no registers.
   struct Found {
     const std::uint8_t* data[Base::kLocated];
     std::int32_t scales_offset[Base::kLocated];
@@ -49,7 +50,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
 
   template <class Pipe, class Announce>
   __device__ __forceinline__ void load(Pipe& pipe, const ListedRange& range, Announce announce) {
-    __syncwarp();  // all have seen the end of the range before
+    __syncwarp();  // all lanes have seen the end of the previous range
     if (lane() == 0) found_.left = range.end - range.begin;
     __syncwarp();
     if (found_.left > 0 && !under_way_) {
@@ -70,12 +71,12 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
   }
 
  private:
-  /// A step is a tile, of RoPE, which has 128 bytes a row, half a tile.
+  /// A step is a tile, or half of RoPE's tile, which has 128 bytes a row.
   static constexpr bool kHasRope = Format::kRopeTile >= 0;
   static constexpr int kSteps = Format::kTiles + kHasRope;
   static_assert(!kHasRope || Format::kRopeTile == Format::kTiles - 1);
   static_assert(kSlots < kSteps);
-  static constexpr int kEnters = kSteps - kSlots;  // the step before which requests turn to the next block
+  static constexpr int kEnters = kSteps - kSlots;  // the step before which loads turn to the next block
   __host__ __device__ static constexpr int tile_of(int step) {
     return step < Format::kTiles ? step : Format::kTiles - 1;
   }
@@ -90,7 +91,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
     Record record = {};
     if constexpr (kIsRecord<Format>) record = this->record_of_next();
     const typename Base::Row row = this->locate();
-    __syncwarp();  // all have entered the block before
+    __syncwarp();  // all lanes have entered the previous block
     if constexpr (kIsRecord<Format>) {
       if (lane() == 0) found_.record = record;
     }
@@ -104,7 +105,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
     __syncwarp();
   }
 
-  /// Brings them to L2: those that have the same row take other lines of it.
+  /// Prefetches them to L2: lanes with the same row take different lines of it.
   __device__ __forceinline__ void prefetch(const typename Base::Row& row, Record record) const {
     if constexpr (kIsRecord<Format>) {
       const int bytes = Format::data_bytes(record), offset = this->locator() * 128;
@@ -127,7 +128,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
     }
   }
 
-  /// From now on requests are of the block found last.
+  /// From now on loads are of the block found last.
   __device__ __forceinline__ void enter() {
     const int from = this->locating_lane();
     row_ = found_.data[from];
@@ -142,7 +143,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
     }
   }
 
-  /// Asks for a step of the block entered last, into the slot that is taken next.
+  /// Loads a step of the block entered last, into the slot that is taken next.
   template <int kStep>
   __device__ __forceinline__ void ask() const {
     if constexpr (kIsRecord<Format>) {
@@ -187,7 +188,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
     (convert_step<kStep>(pipe), ...);
   }
 
-  /// Takes a step, asks for the one that comes kSlots after it, and converts.
+  /// Takes a step, starts the load kSlots steps ahead, and converts.
   template <int kStep, class Pipe>
   __device__ __forceinline__ void convert_step(Pipe& pipe) {
     constexpr int kTile = tile_of(kStep), kUnit = kTile / 2;
@@ -203,7 +204,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
     }
     ptx::copy_commit();
     next_slot();
-    typename Base::Converted values;  // before a tile is free
+    typename Base::Converted values;  // ready before a tile is free
     if constexpr (kIsRecord<Format>) {
       const auto converted = Format::template convert<kTile>(raw, scales_, record_);
       values = {converted.low, converted.high};

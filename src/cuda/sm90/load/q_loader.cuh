@@ -40,9 +40,9 @@ __device__ __forceinline__ const uint4* query_unit(const QueryArguments& query, 
          (is_rope ? unit - kFirst : unit);
 }
 
-/// Loads kChunks chunks of 64 columns, which are all, of the tile's kRows rows into consecutive swizzled
-/// tiles of kRows x 64. Rows past the last live one become 0. Called by kThreads threads, which must meet at
-/// a barrier before wgmma reads (the fence is here).
+/// Loads all kChunks chunks of 64 columns of the tile's kRows rows into consecutive swizzled tiles of kRows x
+/// 64. Rows past the last live one become 0. Called by kThreads threads, which must meet at a barrier before
+/// wgmma reads (the fence is here).
 template <class Element, int kRows, int kChunks, int kThreads>
 __device__ __forceinline__ void load_query(std::uint8_t* tiles, const QueryArguments& query,
                                            const RowTile& tile, int thread) {

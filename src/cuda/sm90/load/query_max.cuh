@@ -1,4 +1,4 @@
-// The factor by which Q is multiplied on its way to fp16: from the largest magnitude of a tile, whose rows
+// The factor by which Q is multiplied before it becomes fp16, from the largest magnitude of a tile whose rows
 // TMA has loaded into shared memory.
 #pragma once
 
@@ -42,7 +42,7 @@ class QueryMax {
  private:
   static constexpr std::uint32_t kInfinite = 0x7F80;
   static constexpr int kBytes = kThreads * 16;
-  // turns until a thread is at the same row again
+  // iterations until a thread is at the same row again
   static constexpr int kTurns = static_cast<int>(sizeof(Tile)) / kBytes;
   static constexpr int kCount = kChunks * kTurns;
   static constexpr int kAtOnce = kCount % 3 == 0 ? kCount / 3 : 2 * kTurns;

@@ -1,6 +1,6 @@
-// Rows of the formats of 512 elements of one kind as ListedStagedLoader sees them: mxfp8_528, nvfp4_288 and
-// fp8_528. The format is a list's (ListedCache::record) and not the kernel's, so that two caches of one item
-// may differ in it; all lanes of a warp take the same way.
+// Rows of the formats whose 512 elements are of one kind, as ListedStagedLoader sees them: mxfp8_528,
+// nvfp4_288 and fp8_528. A list names its format (ListedCache::record), so two caches of one item may have
+// different formats; all lanes of a warp take the same branch.
 #pragma once
 
 #include "core/formats/fp8_528.h"
@@ -11,7 +11,8 @@
 namespace flashlatent::sm90 {
 
 /// Four e2m1, the low 16 bits of `codes`, as two pairs of bf16: exact. A nibble without its sign is a
-/// selector of prmt, which looks four elements' upper bytes up in eight, and their lower bytes in eight more.
+/// selector of prmt, which looks up four elements' upper bytes in a table of eight, and their lower bytes in
+/// another.
 __device__ __forceinline__ uint2 widen_e2m1(std::uint32_t codes) {
   const std::uint32_t at = codes & 0x7777;
   const std::uint32_t upper = __byte_perm(0x3F3F3F00, 0x40404040, at);
@@ -42,8 +43,8 @@ struct RecordRows {
     return (cache.page_size.value - in_page) * data + in_page * scales;
   }
 
-  /// Those of a lane's 16 elements of each tile. A byte each, of tiles 0 to 3 in x and 4 to 7 in y; fp8_528:
-  /// fp32, one for two tiles.
+  /// The scales of a lane's 16 elements of each tile. A byte each, for tiles 0 to 3 in x and 4 to 7 in y;
+  /// fp8_528: fp32, one for two tiles.
   using Scales = uint4;
   /// `quad_lane`: which 16 elements of a tile the lane has.
   __device__ __forceinline__ static Scales load_scales(const std::uint8_t* from, Record record,
@@ -64,7 +65,7 @@ struct RecordRows {
     return make_uint4(__byte_perm(a.x, a.y, four), __byte_perm(a.z, a.w, four), 0, 0);
   }
 
-  /// 16 elements of a tile: of `raw` e2m1 has the first half.
+  /// 16 elements of a tile; e2m1 is in the first half of `raw`.
   struct Values {
     uint4 low, high;
   };

@@ -1,4 +1,4 @@
-// The number of tokens that each row of a tile attends to, in shared memory.
+// What each row of a tile sees, in shared memory.
 #pragma once
 
 #include "cuda/sm90/walk/row_tile.cuh"
@@ -6,7 +6,7 @@
 
 namespace flashlatent::sm90 {
 
-/// For each row of a tile: the request's tokens that it does not attend to.
+/// For each row of a tile: the request's tokens that it does not see.
 template <int kRows>
 struct RowsBehind {
   int of_row[kRows];
@@ -15,10 +15,11 @@ struct RowsBehind {
   __device__ __forceinline__ void find(const DecodeArguments& args, const RowTile& tile, int n) {
     of_row[n] = tile.behind(args, n);
   }
-  /// The number of tokens that row n attends to.
-  __device__ __forceinline__ int limit(const Work& work, int n) const {
-    return work.segment.length - of_row[n];
+  /// What row n sees.
+  __device__ __forceinline__ TokenPrefix seen(const Work& work, int n) const {
+    return {work.segment.length - of_row[n]};
   }
+  __device__ __forceinline__ TokenPrefix seen_by_all(const Work& work) const { return seen(work, 0); }
 };
 
 }  // namespace flashlatent::sm90

@@ -7,8 +7,8 @@
 
 namespace flashlatent::sm90 {
 
-/// Pages hold a multiple of `box_tokens` (16, 32 or 64). Used by one warp; by three, with every third tile
-/// each, where a tile takes several boxes: a thread cannot start 36 copies of a block in time.
+/// Pages hold a multiple of `box_tokens` (16, 32 or 64). Used by one warp; if a tile takes several boxes, by
+/// three warps, with every third tile each: a thread cannot start 36 copies of a block in time.
 class TmaLoader {
   static constexpr int kWarps = 3;
 
@@ -34,7 +34,7 @@ class TmaLoader {
 
   __device__ __forceinline__ void look_ahead(const BlockRange& range) { pages_.look_ahead(range); }
 
-  /// Loads the range that look_ahead() announced; calls `announce` once on the way, for the next range.
+  /// Loads the range that look_ahead() announced; calls `announce` once meanwhile, for the next range.
   template <class Pipe, class Announce>
   __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
     pipe.begin_range();

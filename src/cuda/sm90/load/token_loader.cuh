@@ -9,7 +9,7 @@
 namespace flashlatent::sm90 {
 
 /// For pages of any size; used by four warps. Each thread copies the same 16-byte column of four rows of
-/// every tile. Nobody waits for copies: they arrive on barriers themselves, and meanwhile the next block's
+/// every tile. No thread waits for copies: they arrive on barriers themselves, and meanwhile the next block's
 /// tokens are located. kLists_: tokens are of two lists (listed_tokens.cuh).
 template <bool kLists_>
 class TokenLoaderOf {
@@ -131,7 +131,7 @@ class TokenLoaderOf {
   const int thread_;
   int next_entries_[2];                // of the next range's first block
   std::uint64_t live_;                 // of this block's tokens
-  const std::uint8_t* source_[kRows];  // of those rows, this thread's 16 bytes of the first chunk
+  const std::uint8_t* source_[kRows];  // this thread's 16 bytes of the first chunk of these rows
 };
 
 using TokenLoader = TokenLoaderOf<false>;

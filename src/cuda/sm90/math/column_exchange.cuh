@@ -6,9 +6,9 @@
 namespace flashlatent::sm90 {
 
 /// Lanes exchange halves of their columns until each has two left: 14 shuffles for 64 rows, 10 for 32, 6 for
-/// 16, where shuffles of each value would take 48, 24 and 12. With 8 rows a lane has two columns from the
-/// begin. The two are first_of_lane() and the next; where there are more lanes than columns, several lanes
-/// have the same.
+/// 16; shuffling each value would take 48, 24 and 12. With 8 rows a lane has two columns from the begin. The
+/// two columns are first_of_lane() and the next one; if there are more lanes than columns, several lanes have
+/// the same.
 template <int kRows>
 __device__ __forceinline__ int first_of_lane(int lane) {
   const int pair = kRows == 64   ? lane / 4 % 2 * 4 + lane / 8 % 2 * 2 + lane / 16

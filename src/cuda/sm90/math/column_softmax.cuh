@@ -25,18 +25,19 @@ __device__ __forceinline__ float across_token_lanes(float x, Combine combine) {
   return x;
 }
 
-/// Sets scores to -inf: those of dead tokens, and those at or past the column's limit. `limit(n)` counts in
-/// tokens of the block.
-template <int kRows, class Limit>
+/// Sets scores to -inf: those of dead tokens, and those that the column does not see. `seen(n)`: a
+/// TokenPrefix, from the block's first token on. (By way of its contains() ptxas makes other code of
+/// kernels.)
+template <int kRows, class Seen>
 __device__ __forceinline__ void mask_columns(float (&s)[kRows / 2], std::uint64_t live, Fragment fragment,
-                                             Limit limit) {
+                                             Seen seen) {
   const bool low_dead = !(live >> fragment.row & 1);
   const bool high_dead = !(live >> (fragment.row + 8) & 1);
 #pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int end = limit(8 * j + fragment.column + i);
+      const int end = seen(8 * j + fragment.column + i).end;
       if (low_dead || fragment.row >= end) s[4 * j + i] = -INFINITY;
       if (high_dead || fragment.row + 8 >= end) s[4 * j + 2 + i] = -INFINITY;
     }
@@ -97,9 +98,9 @@ __device__ __forceinline__ void store_probabilities(std::uint32_t tile, const fl
 
 /// Sets outputs to NaN in rows that see a token of `partial` whose V is not finite (see math/mask.cuh). `o`
 /// is the transposed fragment: chunk by chunk, dimensions down, query rows across.
-template <class Element, int kRows, int kChunks, class Tiles, class Limit>
+template <class Element, int kRows, int kChunks, class Tiles, class Seen>
 __device__ __forceinline__ void spread_poison(float (&o)[kChunks][kRows / 2], Tiles tile_of,
-                                              std::uint64_t partial, Fragment fragment, Limit limit) {
+                                              std::uint64_t partial, Fragment fragment, Seen seen) {
   for (; partial != 0; partial &= partial - 1) {
     const int token = __ffsll(static_cast<long long>(partial)) - 1;
 #pragma unroll
@@ -114,7 +115,7 @@ __device__ __forceinline__ void spread_poison(float (&o)[kChunks][kRows / 2], Ti
         for (int j = 0; j < kRows / 8; ++j) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            if (token < limit(8 * j + fragment.column + i)) o[chunk][4 * j + 2 * half + i] = NAN;
+            if (token < seen(8 * j + fragment.column + i).end) o[chunk][4 * j + 2 * half + i] = NAN;
           }
         }
       }

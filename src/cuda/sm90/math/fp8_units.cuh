@@ -1,7 +1,7 @@
 // The scales of an fp8_656 token, split in two. Its e4m3 values are exact in fp16.
 //
 // A token has a unit, a power of two, and each group a ratio to it. The unit is applied to scores and
-// probabilities in fp32, the ratio to values in fp16. A ratio is at most 128: no value is then above 448 x
+// probabilities in fp32, the ratio to values in fp16. A ratio is at most 128: then no value is above 448 x
 // 128 < 65504, and the rest of fp16's range serves groups down to 2^-21 of the token's largest scale.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Which tokens of a block a row attends to, and how the others are silenced.
+// How tokens of a block that a row does not see are silenced.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -7,24 +7,28 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/visible.h"
 #include "cuda/sm90/math/tile.cuh"
 
 namespace flashlatent::sm90 {
 
-inline constexpr std::uint64_t kAllLive = ~0ULL;
+using flashlatent::kAllLive;
+using flashlatent::low_tokens;
 
-/// Bits [0, count) of a block's 64 tokens.
-__device__ __forceinline__ std::uint64_t low_tokens(int count) {
-  return count <= 0 ? 0 : count >= 64 ? kAllLive : (1ULL << count) - 1;
+/// Of a block's `live` tokens those that some rows of a tile see and others do not. `seen_by_all`: what its
+/// first row sees, from the block's first token on.
+__device__ __forceinline__ std::uint64_t partial_tokens(std::uint64_t live, TokenPrefix seen_by_all) {
+  return live & ~seen_by_all.bits();
 }
 
-/// Sets scores to -inf: those of tokens outside `live` (tails, invalid pages), and those at or past the row's
-/// limit. The limits of rows `row` and row + 8 count in tokens of this block.
-template <int kCount>
-__device__ __forceinline__ void mask_scores(float (&s)[kCount], std::uint64_t live, int limit_low,
-                                            int limit_high, Fragment fragment) {
-  const std::uint64_t low = (live & low_tokens(limit_low)) >> fragment.column;
-  const std::uint64_t high = (live & low_tokens(limit_high)) >> fragment.column;
+/// Sets scores to -inf: those of tokens outside `live` (tails, invalid pages), and those that a row does not
+/// see. `seen_low`, `seen_high`: what rows `row` and row + 8 see; `start`: the first token of `s` among
+/// theirs.
+template <int kCount, class Seen>
+__device__ __forceinline__ void mask_scores(float (&s)[kCount], std::uint64_t live, Seen seen_low,
+                                            Seen seen_high, Fragment fragment, int start = 0) {
+  const std::uint64_t low = seen_low.bits(start, live) >> fragment.column;
+  const std::uint64_t high = seen_high.bits(start, live) >> fragment.column;
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
 #pragma unroll
@@ -56,7 +60,7 @@ __device__ __forceinline__ std::uint32_t finite_or_zero_pair(std::uint32_t pair)
 
 /// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of tokens that are not `live` become 0.
 /// `row_of(i, token)`: the token's row of the i-th of kTiles tiles. Unrolled: most requests end inside a
-/// block, and in a loop 8 requests of 33 tokens take 1.2 us longer than of 64 (64 heads, H200).
+/// block, and with a loop 8 requests of 33 tokens take 1.2 us longer than 8 of 64 tokens (64 heads, H200).
 template <int kTiles, int kThreads, class RowOf>
 __device__ __forceinline__ void zero_tokens(RowOf row_of, std::uint64_t live, int thread) {
 #pragma unroll
@@ -70,8 +74,7 @@ __device__ __forceinline__ void zero_tokens(RowOf row_of, std::uint64_t live, in
   }
 }
 
-/// Has V anything that is not finite in its rows of `partial` tokens, those that only some queries see
-/// because of the causal mask? Each thread looks at its share.
+/// Has V anything that is not finite in its rows of partial_tokens()? Each thread looks at its share.
 template <class Element, int kTiles, int kThreads, class RowOf>
 __device__ __forceinline__ bool holds_poison(RowOf row_of, std::uint64_t partial, int thread) {
   constexpr std::uint32_t kMagnitudes = 0x7FFF7FFF;
@@ -92,7 +95,7 @@ __device__ __forceinline__ bool holds_poison(RowOf row_of, std::uint64_t partial
 
 /// zero_tokens() in a loop, for kernels that have no registers or code to spare. Besides, in V's rows of
 /// `partial` tokens the elements that are not finite become 0, after record_poison() has recorded them for
-/// the queries that see the token.
+/// the rows that see the token.
 template <class Element, int kTiles, int kThreads, class RowOf>
 __device__ __forceinline__ void silence_tokens(RowOf row_of, std::uint64_t live, std::uint64_t partial,
                                                int thread) {
@@ -116,28 +119,37 @@ __device__ __forceinline__ void silence_tokens(RowOf row_of, std::uint64_t live,
   }
 }
 
-inline constexpr std::uint8_t kNoPoison = 255;
+/// The rows that see what is not finite in a column of V: a RowSet in a byte.
+struct PoisonedRows {
+  static constexpr std::uint8_t kNone = 255;
+  std::uint8_t first;
+
+  __device__ __forceinline__ bool contains(int row) const { return row >= first; }
+  __device__ __forceinline__ void add(RowSet rows) {
+    if (rows.first < first) first = static_cast<std::uint8_t>(rows.first);
+  }
+  __device__ __forceinline__ void clear() { first = kNone; }
+};
 
 /// Records V's elements that are not finite in tokens of `partial`, for the rows that see them: their outputs
 /// become NaN at the segment's end. (The same element is in K, so the row's score is NaN or infinite and its
-/// weight NaN or 0.) Queries see tokens in order, so the first row is enough for each of kColumns columns;
-/// `poison_from` keeps it. `first_row(t)`: the first row that sees token t. Each thread has columns of its
-/// own. Returns whether there was any.
-template <class Element, int kColumns, int kThreads, class Tiles, class FirstRow>
-__device__ __forceinline__ bool record_poison(std::uint8_t* poison_from, const Tiles* tiles,
-                                              std::uint64_t partial, int thread, FirstRow first_row) {
+/// weight NaN or 0.) `poisoned` has an entry for each of kColumns columns. `rows_that_see(t)`: a RowSet. Each
+/// thread has columns of its own. Returns whether there was any.
+template <class Element, int kColumns, int kThreads, class Tiles, class RowsThatSee>
+__device__ __forceinline__ bool record_poison(PoisonedRows* poisoned, const Tiles* tiles,
+                                              std::uint64_t partial, int thread, RowsThatSee rows_that_see) {
   bool found = false;
 #pragma unroll 1
   for (; partial != 0; partial &= partial - 1) {
     const int token = __ffsll(static_cast<long long>(partial)) - 1;
-    const int row = max(first_row(token), 0);
+    const RowSet rows = rows_that_see(token);
 #pragma unroll 1
     for (int column = 2 * thread; column < kColumns; column += 2 * kThreads) {
       const auto pair = *reinterpret_cast<const std::uint32_t*>(
           tiles[column / 64].bytes + unit_offset(token, column % 64 / 8) + column % 8 * 2);
       const bool low = low_is_poison<Element>(pair), high = high_is_poison<Element>(pair);
-      if (low && row < poison_from[column]) poison_from[column] = row;
-      if (high && row < poison_from[column + 1]) poison_from[column + 1] = row;
+      if (low) poisoned[column].add(rows);
+      if (high) poisoned[column + 1].add(rows);
       found = found || low || high;
     }
   }

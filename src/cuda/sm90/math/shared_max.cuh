@@ -1,4 +1,4 @@
-// The maximum of many floats, in shared memory: it takes no register, and nobody waits.
+// The maximum of many floats, in shared memory: it takes no register, and no thread waits.
 #pragma once
 
 #include <cuda_runtime.h>

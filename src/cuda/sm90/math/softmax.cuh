@@ -51,10 +51,10 @@ __device__ __forceinline__ float settle_base(float before, float max, float slac
 
 /// The slack of a row whose probabilities so far, relative to the base, have this sum; `is_half`: the sum is
 /// of about half of its tokens. The square of a new maximum may then be at most 1/32 of the sum of squares.
-/// The reason is the tolerance, which is that of code without tricks: there a token that weighs much has the
-/// probability 1, which rounding leaves alone. Squares decide what weighs much, since values of many tokens
-/// cancel: a token with 1/38 of the sum itself had two thirds of an output's norm. Probabilities are at most
-/// 2^8, which bf16 and fp16 both hold.
+/// The reason is the tolerance, which is that of plain code: there a token of large weight has the
+/// probability 1, which rounding leaves alone. Squares decide which weight is large, since values of many
+/// tokens cancel: a token with 1/38 of the sum of weights had two thirds of an output's norm. Probabilities
+/// are at most 2^8, which bf16 and fp16 both hold.
 __device__ __forceinline__ float slack_of(float sum, bool is_half = false) {
   return fminf(fmaxf(0.5F * __log2f(sum) - (is_half ? 2.0F : 2.5F), 0.0F), 8.0F);
 }
@@ -116,7 +116,7 @@ __device__ __forceinline__ RowPair exponentials_above(float (&s)[kCount], float 
   return exponentials_above(s, RowPair{scale, scale}, base);
 }
 
-/// The same of scores that have been scaled, and of any base.
+/// The same for scores that have been scaled, and for any base.
 template <int kCount>
 __device__ __forceinline__ RowPair exponentials(float (&s)[kCount], RowPair row_base) {
   return exponentials_above(s, 1.0F, {finite_or_zero(row_base.low), finite_or_zero(row_base.high)});
@@ -131,8 +131,8 @@ __device__ __forceinline__ void multiply(float (&s)[kCount], float factor) {
 /// exponentials_above() does not round a score times `scale` before it subtracts the base, which is rounded.
 /// The largest probability is then not 1. From a base of 2^12 on the difference shows in fp16, from 2^15 on
 /// in bf16, and from 2^31 on exp2 overflows. So in a row whose base is huge, scores are scaled (and rounded)
-/// first. Each row is scaled as its own base demands, since no row's arithmetic may depend on another row; a
-/// warp's vote only says whether anybody looks.
+/// first. Each row is scaled as its own base demands, since no row's arithmetic may depend on another row;
+/// the warp's vote only decides whether rows look at their bases.
 __device__ __forceinline__ bool is_huge(float base) {
   return fabsf(base) >= 0x1p10F;
 }
@@ -141,7 +141,7 @@ __device__ __forceinline__ bool has_huge(RowPair base) {
 }
 
 /// A scale of 0 or less would reverse the order of scores and the sign of masked scores' -inf. So such scores
-/// are scaled here; what is left of the scale is DecodeArguments::positive_scale.
+/// are scaled here, and DecodeArguments::positive_scale is the remaining scale.
 template <int kCount>
 __device__ __forceinline__ void scale_unless_positive(float (&s)[kCount], float scale) {
   if (!(scale > 0)) multiply(s, scale);

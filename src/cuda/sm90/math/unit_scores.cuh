@@ -1,4 +1,4 @@
-// Softmax over scores in units of tokens (fp8_units.cuh); math/softmax.cuh is the other one.
+// Softmax over scores in units of tokens (fp8_units.cuh), in place of math/softmax.cuh.
 //
 // A probability meets V in the token's unit, so fp16 must hold the product of probability and unit. The base
 // is therefore computed from scores and units together. Sums leave the units out.
@@ -9,8 +9,8 @@
 
 namespace flashlatent::sm90 {
 
-/// P times its unit is brought to at most 2^kLargestUnitP. A later one may be larger by 2^kUnitSlack before
-/// outputs are rescaled. Below, fp16 has 33 binades left, and 11 bits where bf16 has 8.
+/// P times its unit is scaled to at most 2^kLargestUnitP. A later product may be larger by 2^kUnitSlack
+/// before outputs are rescaled. Below, fp16 has 33 binades left, and 11 bits where bf16 has 8.
 inline constexpr float kLargestUnitP = 9;
 inline constexpr float kUnitSlack = 6;
 

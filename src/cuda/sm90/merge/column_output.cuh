@@ -3,7 +3,7 @@
 // columns of each chunk, for two query rows in eight.
 //
 // `Threads` identifies the caller: thread() in the warpgroup, and column(), its first query row. Both are
-// called again and again, because registers are short.
+// called repeatedly, because registers are short.
 #pragma once
 
 #include "cuda/sm90/math/column_exchange.cuh"
@@ -22,7 +22,7 @@ __device__ __forceinline__ std::int64_t first_partial_row(const DecodeArguments&
 }
 
 /// For each live row, calls put(place, chunk, x, y) with each chunk's two columns times the row's factor. As
-/// many rows at once as there are registers for.
+/// many rows at once as registers allow.
 template <class Threads, int kChunks, int kSums, class Place, class Factor, class Put>
 __device__ __forceinline__ void put_rows(const float (&o)[kChunks][kSums], Place place, Factor factor,
                                          Put put) {
@@ -63,8 +63,8 @@ class HalvesOfColumns {
   __device__ __forceinline__ HalvesOfColumns(const Accumulators& o, int half, Bounds& bounds, Scales& scales)
       : o_(o), half_(half), bounds_(bounds), scales_(scales) {}
 
-  /// `factor`: the final factor of each row's sums. `last`: by how many words a thread's columns of the last
-  /// chunk lie elsewhere than in the others (word_of()).
+  /// `factor`: the final factor of each row's sums. `last`: by how many words the place of a thread's columns
+  /// in the last chunk differs from other chunks (word_of()).
   __device__ __forceinline__ void write(const PartialArguments& partial, std::int64_t first_row,
                                         const Work& work, const float (&factor)[kRows], int last = 0) const {
     put_bounds([](float x) { return fabsf(x); }, [](float a, float b) { return a + b; });

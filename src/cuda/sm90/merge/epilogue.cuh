@@ -41,7 +41,7 @@ __device__ __forceinline__ void write_lse(const OutputArguments& output, const R
 }
 
 /// Sparse prefill, where requests are query tokens: writes a row's largest score. `max` is in base 2; if it
-/// is no number, lse is none either.
+/// is NaN, so is lse.
 __device__ __forceinline__ void write_max_logit(const MaxLogits& to, const RowTile& tile, int head, float max,
                                                 float lse) {
   to.data[tile.request * to.token_stride + head * to.head_stride] = isnan(lse) ? lse : max * kLn2;
@@ -52,7 +52,7 @@ __device__ __forceinline__ float sink_of(const OutputArguments& output, int head
   return output.sink == nullptr ? -INFINITY : __ldg(output.sink + head);
 }
 
-/// What to multiply a row's sums by, the sink counted.
+/// The factor of a row's sums, including the sink.
 __device__ __forceinline__ float output_factor(const OutputArguments& output, RowScale scale, int head,
                                                bool live) {
   return output.sink == nullptr || !live ? scale.factor
@@ -96,8 +96,8 @@ __device__ __forceinline__ void store_transposed(void* columns, const std::uint3
 }
 
 /// Word k of each lane of a quad is of column 8 k + 2 lane of a row, two columns a word: stores them, 16
-/// bytes a lane. All lanes of a warp. 64 bytes of a row together: of 16 a store half a sector would be empty,
-/// and what counts is how many places a store goes to.
+/// bytes a lane. All lanes of a warp. 64 bytes of a row go together: with 16 bytes half a sector would be
+/// empty, and a store's time depends on the number of its places.
 __device__ __forceinline__ void store_words(void* columns, std::uint32_t (&words)[4], bool live,
                                             bool aligned) {
   transpose_words(words);
@@ -108,8 +108,8 @@ __device__ __forceinline__ bool is_aligned(const void* place) {
   return reinterpret_cast<std::uintptr_t>(place) % 16 == 0;
 }
 
-/// This thread's rows of o (columns first_column + 8 j + column + {0, 1}) as the final output. `sink`: of the
-/// row's head.
+/// This thread's rows of o (columns first_column + 8 j + column + {0, 1}) as the final output. `sink`: the
+/// row's head's.
 ///
 /// Lanes exchange the words of several stores before they branch: with a branch around each store a warp
 /// waits for one exchange after another, 4,000 clocks for 64 x 256.

@@ -1,5 +1,5 @@
-// Partial results of 16 bits merged by a thread: some neighbours of a row, of any number of parts, a few at a
-// time. Weights are those of the greatest lse so far.
+// Partial results of 16 bits merged by a thread: some neighbouring columns of a row, from any number of
+// partial results, a few at a time. Weights are relative to the greatest lse so far.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,7 +15,7 @@ struct alignas(sizeof(T) * kCount % 16 == 0 ? 16 : sizeof(T) * kCount) Pack {
   T values[kCount];
 };
 
-/// From where one launch before may have written: past caches of the multiprocessor.
+/// Loads what the previous launch may have written, past the multiprocessor's caches.
 template <class T, int kCount>
 __device__ __forceinline__ Pack<T, kCount> load_pack(const T* from) {
   Pack<T, kCount> pack;
@@ -50,7 +50,7 @@ __device__ __forceinline__ void round_to(__half* to, float x) {
 template <class Partial, int kCount>
 class HalvesMerge {
  public:
-  /// Parts of lse -inf count for nothing, whatever they hold.
+  /// Partial results with lse -inf count for nothing, whatever they hold.
   template <int kParts>
   __device__ __forceinline__ void add(const Pack<Partial, kCount> (&parts)[kParts],
                                       const float (&lse)[kParts]) {
@@ -69,7 +69,7 @@ class HalvesMerge {
       sum_ += weight;
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
-        // Without a branch, behind which the load would wait for the weight.
+        // Without a branch, which would make the load wait for the weight.
         const float value = weight != 0 ? to_float(parts[i].values[j]) : 0;
         values_[j] = fmaf(weight, value, values_[j]);
       }
@@ -79,7 +79,7 @@ class HalvesMerge {
   __device__ __forceinline__ float lse() const {
     return sum_ == 0 ? -INFINITY : max_ + logf(sum_);
   }
-  /// The row's values, with what a sink takes.
+  /// The row's values, with the sink applied.
   template <class Element>
   __device__ __forceinline__ Pack<Element, kCount> merged(bool has_sink, float sink) const {
     float factor = sum_ == 0 ? 0 : 1 / sum_;

@@ -10,12 +10,12 @@
 
 namespace flashlatent::sm90 {
 
-/// The parts of one row; part i is `*_stride` elements after part i - 1.
+/// The partial results, here parts, of one row; part i is `*_stride` elements after part i - 1.
 template <class Stored = float, class Stride = std::int64_t>
 struct RowParts {
   const Stored* out;
   const float* lse;
-  const float2* units;  // as far apart as lse
+  const float2* units;  // as far apart as lse values
   Stride out_stride, lse_stride;
   int count;
 };
@@ -55,8 +55,8 @@ __device__ __forceinline__ RowWeights warp_weights(const RowParts<>& parts) {
   return finish_weights(weights.base, sum);
 }
 
-/// A sum over some parts of one row: outputs times weights exp(lse - base), and the weights' sum, by which it
-/// is not yet divided.
+/// A sum over some parts of one row: outputs times weights exp(lse - base), and the sum of weights, by which
+/// outputs are not yet divided.
 template <int kFours>
 struct MergedParts {
   float4 out[kFours];
@@ -101,8 +101,8 @@ struct LaneWeight {
 
 /// Adds parts first, first + step, ... of the row, by a warp. A lane has 16 bytes at `column` and at every
 /// kApart columns from there on that are below v_dim, kPieces in all. kAtOnce parts are in flight together: a
-/// part's values do not wait for its lse, which one or two lanes load and weigh for all. A part of weight 0
-/// does not count, whatever it holds.
+/// part's values do not wait for its lse, from which one or two lanes compute the weight for all. A part of
+/// weight 0 does not count, whatever it holds.
 template <int kPieces, int kApart, int kAtOnce, class Stored>
 __device__ __forceinline__ auto merge_parts(const PlannedParts<Stored>& parts, int column, int v_dim,
                                             int first, int step) {

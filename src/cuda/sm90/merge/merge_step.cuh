@@ -1,10 +1,11 @@
 // The combine step by the CTAs that decode, in place of a launch of its own. It suits batches with about as
-// many requests as parts, or more, if few are split: most calls of 128 requests take 1 to 6 us less. A CTA
-// that has written its results announces that and waits for all others; then the CTAs divide the merges.
+// many requests as parts, or more, if few requests are split: most calls of 128 requests take 1 to 6 us less.
+// A CTA that has written its results announces that and waits for all others; then the CTAs divide the
+// merges.
 //
 // A waiting CTA must not keep another CTA from beginning. So it waits only if all CTAs have begun; then all
-// that it waits for are running. Otherwise it leaves, and the CTAs that stay do its share. At least the CTA
-// that began last stays.
+// CTAs for which it waits are running. Otherwise it leaves, and the CTAs that stay do its merges. At least
+// the CTA that began last stays.
 #pragma once
 
 #include "cuda/sm90/merge/merge_units.cuh"
@@ -12,11 +13,11 @@
 
 namespace flashlatent::sm90 {
 
-/// At the begin of the workspace, at the same place for all calls. A call leaves it as it found it, with all
-/// counts 0.
+/// At the begin of the workspace, at the same place for all calls. A call leaves it as found, with all counts
+/// 0.
 struct MergeState {
   alignas(128) Ticket begun;  // CTAs that have begun, and CTAs that no longer need this state
-  alignas(128) Ticket done;   // CTAs that have written their results, and those of them that do not merge
+  alignas(128) Ticket done;   // CTAs that have written their results, and how many of these do not merge
 };
 static_assert(sizeof(MergeState) == kMergeStateBytes);
 
@@ -26,10 +27,10 @@ struct MergeBegun {
   ptx::Barrier meeting;
 };
 
-/// kThreads: the computing threads, from thread 0 on. One warp of them calls begin(); later all call run().
-/// They meet at an mbarrier in shared memory, because racecheck loses track of named barriers. kRowParts:
-/// parts in flight for a row that one warp merges; kCtaParts: for a row of many parts that all warps share.
-/// Both cost registers. kTokens: see row_tile().
+/// kThreads: the computing threads, from thread 0 on. One of their warps calls begin(); later all call run().
+/// They synchronise at an mbarrier in shared memory, because racecheck loses track of named barriers.
+/// kRowParts: parts in flight for a row that one warp merges; kCtaParts: for a row of many parts that all
+/// warps share. Both cost registers. kTokens: see row_tile().
 template <class Element, int kThreads, int kRows, int kVDim, int kRowParts = 4, int kCtaParts = 9,
           bool kTokens = false>
 class MergeStep {
@@ -59,7 +60,7 @@ class MergeStep {
     __syncwarp();
   }
 
-  /// `room`: shared memory that nobody uses any more.
+  /// `room`: shared memory that is no longer used.
   template <class Room>
   __device__ __forceinline__ MergeStep(const DecodeArguments& args, MergeBegun& begun, Room& room)
       : args_(args), begun_(begun), memory_(reinterpret_cast<Memory&>(room)) {

@@ -1,5 +1,6 @@
-// The work of combine steps (ops/combine.cu, merge_step.cuh): rows of a plan's merges, by one warp or by
-// the warps of a CTA. The order of a row's sums depends on shapes and the plan alone, and not on who adds.
+// The work of combine steps (ops/combine.cu, merge_step.cuh): rows of a plan's merges, by one warp or by the
+// warps of a CTA. The order of a row's sums depends on shapes and the plan alone, not on which warp or CTA
+// adds.
 #pragma once
 
 #include "cuda/sm90/merge/merge.cuh"
@@ -10,8 +11,8 @@ namespace flashlatent::sm90 {
 template <class Stored>
 inline constexpr int kUnitColumns = 32 * kPieceValues<Stored>;
 
-/// A row to be merged: its parts, and where the result goes. It follows from shapes and the plan alone, so it
-/// can be found before there are any results.
+/// A row to be merged: its parts, and where the result goes. Both follow from shapes and the plan alone, so
+/// they can be found before there are any results.
 template <class Element, class Stored>
 struct MergedRow {
   PlannedParts<Stored> parts;  // no parts if the tile has no such row
@@ -160,9 +161,9 @@ __device__ __forceinline__ void merge_by_sharers(const MergedRow<Element, Stored
 }
 
 /// CTAs merge rows of this many parts or more, if others have fewer: a warp loads four parts at a time, and
-/// one long request among short ones has 120 (some 30 trips to memory). Where all rows have equally many
-/// parts warps merge them: calls of 4 requests of 128 heads, 33 parts each, take 0.027 ms by warps and 0.042
-/// by CTAs.
+/// one long request among short ones has 120 (some 30 trips to memory). If all rows have equally many parts,
+/// warps merge them: calls of 4 requests of 128 heads, 33 parts each, take 0.027 ms by warps and 0.042 by
+/// CTAs.
 inline constexpr int kManyParts = 16;
 
 /// A plan's merges of many parts. There are few: a part leaves at most two partial results.

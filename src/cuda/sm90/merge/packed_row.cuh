@@ -1,9 +1,9 @@
 // What a thread of a team sends of one row, 16 bytes at a time: its values in the fragment's order, columns
 // 16 i + {0, 1, 8, 9} plus the lane's offset.
 //
-// bf16 calls send fp16 relative to a power of two of the row's values, which a quad shares or each lane has
-// for itself: an exchange costs by its bytes, and in mla_64_pingpong fp32 takes 4 to 6 us longer. The
-// output's 8 bits show nothing of the rounding to 11. fp16 calls send fp32.
+// bf16 calls send fp16 relative to a power of two of the row's values, one for a quad or one for each lane:
+// an exchange takes time in proportion to its bytes, and in mla_64_pingpong fp32 takes 4 to 6 us longer. The
+// output's 8 bits hide the rounding to 11. fp16 calls send fp32.
 #pragma once
 
 #include "cuda/sm90/math/softmax.cuh"
@@ -14,7 +14,7 @@ namespace flashlatent::sm90 {
 template <class Element>
 inline constexpr int kPacketValues = std::is_same_v<Element, __nv_bfloat16> ? 8 : 4;
 
-/// A power of two by which values fit fp16, and the value that a 1 then stands for.
+/// A power of two by which values fit fp16, and the value of a 1 then.
 struct Fp16Scale {
   float scale, unit;
 

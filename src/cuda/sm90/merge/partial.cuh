@@ -1,6 +1,6 @@
-// How partial results are stored. They are normalised fp32; but bf16 calls in tiles of 64 rows store fp16, in
-// a unit for either half of a row's columns. An output of 8 bits shows nothing of the rounding to 11, and a
-// call of few requests with 128 heads writes and reads 8.5 MB, not 17.
+// How partial results are stored. They are normalised fp32; but bf16 calls in tiles of 64 rows store fp16,
+// with a unit for each half of a row's columns. An output of 8 bits hides the rounding to 11, and a call of
+// few requests with 128 heads writes and reads 8.5 MB, not 17.
 #pragma once
 
 #include "cuda/sm90/merge/packed_row.cuh"
@@ -49,9 +49,9 @@ __device__ __forceinline__ WordPlace place_of_word(int w) {
   }
 }
 
-/// The unit of the left (0) or right (1) half of an fp16 row: the value that a 1 stands for. The row's
-/// packets (packed_row.cuh) of a quad's four lanes lie side by side. Columns are then in another order, which
-/// merge_units.cuh knows, and nobody shuffles.
+/// The unit of the left (0) or right (1) half of an fp16 row: the value of a 1. The row's packets
+/// (packed_row.cuh) of a quad's four lanes lie side by side. So columns are in another order, which
+/// merge_units.cuh knows, and no lane shuffles.
 __device__ __forceinline__ float& partial_unit(const PartialArguments& partial, std::int64_t row, int half) {
   return reinterpret_cast<float*>(partial.units + row)[half];
 }

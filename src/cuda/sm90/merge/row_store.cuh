@@ -1,5 +1,5 @@
-// Stores rows of accumulators through shared memory: 128 bytes of a row go together and nobody shuffles. That
-// takes 300 instructions for 64 x 256 of a warpgroup; by shuffles (epilogue.cuh) 780.
+// Stores rows of accumulators through shared memory: 128 bytes of a row go together, without shuffles. For 64
+// x 256 of a warpgroup that takes 300 instructions; with shuffles (epilogue.cuh) 780.
 #pragma once
 
 #include "cuda/sm90/math/fragment.cuh"
@@ -48,7 +48,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[kCount], float facto
   std::uint8_t* to[kWarpRows / kAtOnce];
 #pragma unroll
   for (int chunk = 0; chunk < kCount / 32; ++chunk) {
-    __syncwarp();  // the chunk before has been read
+    __syncwarp();  // the previous chunk has been read
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       std::uint32_t words[4];

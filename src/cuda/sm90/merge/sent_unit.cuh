@@ -28,7 +28,7 @@ struct SentUnit {
 template <int kWarps>
 struct PackedSentUnit {
   uint4 packets[64];
-  float scale[32 * kWarps];  // the value that a 1 of each lane stands for
+  float scale[32 * kWarps];  // the value of a 1, for each lane
 
   __device__ __forceinline__ void add_to(float (&x)[4], int thread, float weight) const {
     const int piece = thread / 32, lane = thread % 32;

@@ -1,5 +1,5 @@
 // Values in memory that carry the number of their merge. A reader loads them until the number is right: there
-// is no fence, and no trip to a counter before the one to the values. 16 bytes are stored and loaded as one:
+// is no fence, and no trip to a counter before that to the values. 16 bytes are stored and loaded atomically:
 // 8 of values, 8 of the tag. (NCCL's LL protocol has the idea of flags beside the data.)
 #pragma once
 

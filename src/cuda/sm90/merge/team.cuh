@@ -1,13 +1,13 @@
 // A team: the kTeam CTAs of a cluster, each with a share of a segment's blocks. Their results are merged
 // without a trip to memory. The output (unnormalised) is cut into units, four values of each of 128 threads,
 // and each unit has an owner. Every CTA sends each unit to its owner, and its rows' statistics to all owners,
-// by asynchronous stores that the owner's barrier counts. The owner adds them up in the order of ranks and
-// writes the result, or first merges it with other teams' (team_merge.cuh). A team has one segment; a CTA
-// without blocks sends zeros.
+// by asynchronous stores that the owner's barrier counts. The owner adds up its units in the order of ranks
+// and writes the result, or first merges it with other teams' results (team_merge.cuh). A team has one
+// segment; a CTA without blocks sends zeros.
 //
 // Each CTA has one barrier for this, `received` (1 arrival: its own, which announces the bytes of all
-// senders). The cluster meets once before anybody sends. It does not meet at the end, because a CTA waits for
-// everything that is sent to it.
+// senders). The cluster synchronises once before any CTA sends. It need not at the end, because a CTA waits
+// for everything that is sent to it.
 //
 // A kernel's Config says how its output is cut:
 //   kUnits, kOwnedUnits, kOwners     units of a tile, units of an owner, number of owners
@@ -32,7 +32,7 @@ struct RowStatistics {
   float max, sum;
 };
 
-/// Slices of a unit that their CTAs have left unmerged (team_merge.cuh).
+/// Slices of a unit that CTAs have left unmerged (team_merge.cuh).
 struct Unmerged {
   std::uint32_t declined;        // by this CTA
   std::uint32_t left;            // by others, to this CTA
@@ -51,7 +51,7 @@ struct TeamMemory {
   ptx::Barrier received;
   Unmerged unmerged[Config::kOwnedUnits];
 
-  /// Called by one thread before the cluster meets.
+  /// Called by one thread before the cluster synchronises.
   __device__ __forceinline__ void init() {
     ptx::init(received, 1);
     for (Unmerged& unit : unmerged) unit.init();
@@ -85,7 +85,7 @@ class Exchange {
   static constexpr int kTurns = (Config::kOwnedUnits + 1) / 2;
   __device__ __forceinline__ static int slot_of(int turn) { return threadIdx.x / 128 + 2 * turn; }
 
-  /// The place of what this thread adds up.
+  /// The place of the values that this thread adds up.
   __device__ __forceinline__ static UnitPlace own_place(int turn = 0) {
     const int slot = slot_of(turn), thread = threadIdx.x % 128;
     if (rank() >= Config::kOwners || slot >= Config::kOwnedUnits) return {-1, 0, 0};
@@ -130,7 +130,7 @@ class Exchange {
   /// Waits for everything that others send.
   __device__ __forceinline__ void receive() const { ptx::wait_for_cluster(team_.received, 0); }
 
-  /// Adds up the thread's values of all CTAs in the order of ranks, unnormalised, and returns their row's
+  /// Adds up the thread's values from all CTAs in the order of ranks, unnormalised, and returns their row's
   /// statistics.
   __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n, int turn) const {
     constexpr int kAtOnce = 8;

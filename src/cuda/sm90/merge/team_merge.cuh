@@ -1,11 +1,11 @@
 // Merges the results of several teams that share a request (schedule::Partition::kTeamShares), without a
-// launch. In each team the owner of a unit writes the team's part of it to the workspace, tagged
-// (tagged.cuh). Then each adds up one slice of the unit, of all teams in order; it loads until everything has
-// arrived. That is one trip to memory; a fence, a ticket and a merge of the whole unit by the last team took
-// three times as long.
+// launch. In each team the owner of a unit writes the team's sums of it to the workspace, tagged
+// (tagged.cuh). Then each owner adds up one slice of the unit, over all teams in order; it loads until
+// everything has arrived. That is one trip to memory; a fence, a ticket and a merge of the whole unit by the
+// last team took three times as long.
 //
 // A waiting CTA must not keep another CTA from beginning: two such calls on two streams could wait for each
-// other for ever. So after kPatience tries it declines, and the last team to arrive does its slice, too.
+// other for ever. So after kPatience tries it declines, and the last team to arrive merges its slice, too.
 #pragma once
 
 #include "cuda/sm90/merge/tagged.cuh"
@@ -29,14 +29,14 @@ struct UnitPartial {
 /// `counts` do not fit `number`, the workspace was used for something else. Then the number begins at the
 /// present time in nanoseconds, which is above all earlier ones: no call takes as little as a nanosecond.
 struct UnitMerges {
-  // of the present merge: owners that have arrived, and slices that are left to the last one
+  // of the present merge: owners that have arrived, and slices that are left to the last owner
   Ticket counts;
   std::uint64_t number;  // of the present merge; grows by one with each
 
   static constexpr int kArrivalBits = 8;
   static constexpr Ticket kCounts = (1ULL << 2 * kArrivalBits) - 1;
 
-  /// The state before anybody has arrived.
+  /// The state before any owner has arrived.
   __host__ __device__ __forceinline__ static UnitMerges begun(std::uint64_t number) {
     return {(number ^ 0x7E4A5C0D1F3B9A26ULL) * 0x9E3779B97F4A7C15ULL & ~kCounts, number};
   }
@@ -53,7 +53,7 @@ class TeamMerge {
   using Four = TaggedFour<Element>;
 
  public:
-  /// Call some time before run(), so that its loads and addresses are ready then.
+  /// Call some time before run(), so that loads and addresses are then ready.
   __device__ __forceinline__ TeamMerge(const DecodeArguments& args, const SharingTeam& team, UnitPlace place)
       : share_(team.share), shares_(team.shares), unit_(place.unit), begins_row_(place.begins_row()) {
     const int lanes = args.geometry.lanes;
@@ -72,7 +72,7 @@ class TeamMerge {
     state_ = {state.low, state.high};
   }
 
-  /// The thread whose four values this thread writes: its own, or one of this CTA's slice.
+  /// The thread whose four values this thread writes: itself, or a thread of this CTA's slice.
   __device__ __forceinline__ static int written(int share, int shares) {
     return shares > 1 && share < slices(shares) ? four_of(share, shares)
                                                 : static_cast<int>(threadIdx.x % 128);
@@ -170,7 +170,7 @@ class TeamMerge {
     if (begins_row_) ptx::store_at_gpu(to_row_, tagged(row.max, row.sum, tag));
   }
 
-  /// Called by one thread after all have stored.
+  /// Called by one thread after all threads have stored.
   __device__ __forceinline__ Ticket arrive(std::uint32_t declined) const {
     return atomicAdd(&merges_->counts, 1ULL + (Ticket{declined} << UnitMerges::kArrivalBits));
   }
@@ -263,7 +263,7 @@ class TeamMerge {
   const bool begins_row_;
   UnitPartial<Config>* partials_;
   UnitMerges* merges_;
-  ptx::Word128 *to_values_, *to_row_;        // where this thread's go
+  ptx::Word128 *to_values_, *to_row_;        // where this thread's values go
   const ptx::Word128 *values_at_, *row_at_;  // of a slice
   UnitMerges state_;                         // as it was found
 };

@@ -41,8 +41,8 @@ class TeamUnit {
   __device__ __forceinline__ explicit TeamUnit(int turn = 0)
       : turn_(turn), place_(Exchange<Shared>::own_place(turn)) {}
 
-  /// The values that this thread writes. If several teams share the request they are others than those that
-  /// it adds up first.
+  /// The values that this thread writes. If several teams share the request, these are not the values that it
+  /// adds up first.
   __device__ __forceinline__ UnitPlace written(int share, int shares) const {
     const int four = TeamMerge<Config>::written(share, shares), unit = max(place_.unit, 0);
     return {place_.unit, Config::unit_row(unit, four), Config::unit_column(unit, four)};

@@ -1,5 +1,4 @@
-// Tickets: if several CTAs each leave a part of a result in memory, the last one adds all parts up. Nobody
-// waits.
+// Tickets: if several CTAs each leave a partial result in memory, the last CTA adds them up. No CTA waits.
 //
 // A ticket has counts below a word that marks it as a ticket. The workspace may hold anything before a call,
 // and every call leaves its tickets with counts of 0. A ticket without the mark is initialised first.
@@ -20,7 +19,7 @@ struct Counts {
   /// before a barrier that this thread has passed is visible to those who add later.
   __device__ __forceinline__ static Ticket add(Ticket* ticket, Ticket x) {
     Ticket before = ptx::add_at_gpu(ticket, x);
-    // Not a ticket yet. What is added before it becomes one is discarded.
+    // Not a ticket yet. What is added before it becomes a ticket is discarded.
     while ((before & ~kMask) != kNone) {
       const Ticket found = ptx::add_at_gpu(ticket, 0);
       const bool is_one = (found & ~kMask) == kNone;

@@ -55,7 +55,7 @@ __device__ __forceinline__ void cluster_sync() {
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-/// Makes all that came before visible to those that wait.
+/// Makes all earlier writes visible to the threads that wait.
 __device__ __forceinline__ void cluster_release() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
@@ -89,8 +89,8 @@ __device__ __forceinline__ bool is_complete(Barrier& barrier, std::uint32_t pari
                                                &barrier, parity);
 }
 
-/// Only in builds with device checks: if a wait takes seconds something was lost. A trap that names the place
-/// is better than a hang.
+/// Only in builds with device checks: if a wait takes seconds, something was lost, and a trap that names the
+/// place is better than a hang.
 __device__ __forceinline__ void check_tries(std::uint32_t tries, const char* what, std::uint32_t place,
                                             std::uint32_t state) {
 #if FLASHLATENT_DEVICE_CHECKS

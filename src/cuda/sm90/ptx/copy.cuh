@@ -74,8 +74,8 @@ __device__ __forceinline__ void copy_bytes(void* shared, const void* global, std
       : "memory");
 }
 
-/// Copies `bytes` (a multiple of 16) of shared memory to the same place in another CTA of the cluster; the
-/// barrier at that place there counts them.
+/// Copies `bytes` (a multiple of 16) of shared memory to the same place in another CTA of the cluster; that
+/// CTA's `barrier` counts them.
 __device__ __forceinline__ void copy_to_cta(std::uint32_t cta, const void* shared, std::uint32_t bytes,
                                             Barrier& barrier) {
   const std::uint32_t source = shared_address(shared);
@@ -195,7 +195,7 @@ __device__ __forceinline__ void copy_arrive_beside(Barrier& barrier) {
   asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
 
-/// Loads 16 bytes that no kernel writes meanwhile; the compiler does not move it behind what follows.
+/// Loads 16 bytes that no kernel writes meanwhile; the compiler does not move the load behind later code.
 __device__ __forceinline__ uint4 load_16_bytes(const void* global) {
   uint4 value;
   asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -1,5 +1,5 @@
-// Includes the parts of <cuda/ptx> that are used: the whole header has 600 KB and takes nvcc 1.9 s a file. If
-// a version of the toolkit names its parts otherwise, the whole header is included.
+// Includes the headers of <cuda/ptx> that are used: <cuda/ptx> itself has 600 KB and takes nvcc 1.9 s a file.
+// If a version of the toolkit names its headers otherwise, <cuda/ptx> is included.
 #pragma once
 
 #if __has_include(<cuda/__ptx/instructions/mbarrier_wait.h>)

@@ -1,7 +1,7 @@
-// 16 bytes that a GPU writes in another one's memory as one: scalar .b128 accesses, at scope .sys since
-// PTX 8.4. PTX models a vector access such as .v4.b32 as one of each element, in any order; that of a .b128
-// is what cuda::atomic_ref of 16 bytes loads and stores (libcu++, sm_70 and newer). Between GPUs both need
-// native atomics on each other's memory, which GPUs that NVLink joins have.
+// 16 bytes that a GPU writes atomically to another GPU's memory: scalar .b128 accesses, at scope .sys since
+// PTX 8.4. PTX models a vector access such as .v4.b32 as one access for each element, in any order; a .b128
+// access is what cuda::atomic_ref of 16 bytes loads and stores (libcu++, sm_70 and newer). Between GPUs both
+// need native atomics on each other's memory, which GPUs joined by NVLink have.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace flashlatent::ptx {
 
-/// For threads of any GPU to read; orders nothing else.
+/// A store for threads of any GPU to read; orders nothing else.
 __device__ __forceinline__ void store_at_system(Word128* global, Word128 x) {
   asm volatile(
       "{\n.reg .b128 x;\nmov.b128 x, {%1, %2};\nst.relaxed.sys.global.b128 [%0], x;\n}" ::"l"(global),
@@ -19,7 +19,7 @@ __device__ __forceinline__ void store_at_system(Word128* global, Word128 x) {
       : "memory");
 }
 
-/// What is there now.
+/// A load of the present value.
 __device__ __forceinline__ Word128 load_at_system(const Word128* global) {
   Word128 x;
   asm volatile("{\n.reg .b128 x;\nld.relaxed.sys.global.b128 x, [%2];\nmov.b128 {%0, %1}, x;\n}"
@@ -29,8 +29,8 @@ __device__ __forceinline__ Word128 load_at_system(const Word128* global) {
   return x;
 }
 
-/// In builds with device checks: a peer may begin seconds later, when its process loads kernels. Half a
-/// minute is for one that is lost.
+/// In builds with device checks: a peer may begin seconds later, while its process loads kernels; after half
+/// a minute it is lost.
 class PeerWait {
  public:
   __device__ __forceinline__ void check(std::uint32_t number, std::uint32_t now) {

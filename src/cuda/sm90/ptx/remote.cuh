@@ -5,7 +5,7 @@
 
 namespace flashlatent::ptx {
 
-/// The word at an address that address_in() gave.
+/// The word at an address from address_in().
 __device__ __forceinline__ std::uint32_t load_from(std::uint32_t address) {
   std::uint32_t word;
   asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");

@@ -17,7 +17,8 @@ struct Wgmma;
 
 #include "cuda/sm90/ptx/wgmma_shapes.inc"
 
-/// Call before the first product of a batch: makes registers and shared memory written so far visible to it.
+/// Call before the first product of a batch: makes registers and shared memory written so far visible to the
+/// products.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -30,15 +31,15 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// wgmma_wait<0>() that the compiler does not merge with another one. If both branches of a condition wait it
-/// would merge them, and evaluate the condition only when products are done.
+/// A wgmma_wait<0>() that the compiler does not merge with another one. If both branches of a condition wait,
+/// it would merge the waits, and evaluate the condition only when products are done.
 __device__ __forceinline__ void wgmma_wait_apart() {
   asm volatile("wgmma.wait_group.sync.aligned 0; // apart" ::: "memory");
 }
 
-/// Keeps the computation of `sum` before the next wait. The compiler moves a wait in front of what does not
-/// need it, which then no longer overlaps products; it leaves in front what may sleep, and what that depends
-/// on. `sum` is never negative.
+/// Keeps the computation of `sum` before the next wait. The compiler moves a wait in front of code that does
+/// not depend on it, which then no longer overlaps products; it does not move a wait across code that may
+/// sleep, and its operands. `sum` is never negative.
 __device__ __forceinline__ void keep_before_wait(float sum) {
   asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 20;\n}" ::"f"(sum)
                : "memory");
@@ -70,7 +71,7 @@ __device__ __forceinline__ std::uint64_t descriptor_n_major(std::uint32_t shared
          ((shared_address & 0x3FFFF) >> 4);
 }
 
-/// The descriptor with another low word. Its unit is 16 bytes: + bytes / 16 is `bytes` further.
+/// The descriptor with another low word, in units of 16 bytes: + bytes / 16 is `bytes` further.
 __device__ __forceinline__ std::uint64_t with_low_word(std::uint64_t descriptor, std::uint32_t low) {
   return (descriptor & 0xFFFFFFFF00000000ULL) | low;
 }

@@ -1,4 +1,4 @@
-// 16 bytes of memory that are written and read as one: a reader sees all of a write or nothing of it (PTX
+// 16 bytes of memory that are written and read atomically: a reader sees a whole write or none of it (PTX
 // ISA: .b128 loads and stores of the memory consistency model, sm_70 and newer).
 #pragma once
 

@@ -21,16 +21,16 @@ struct QueryPart {
 };
 
 struct QueryArguments {
-  QueryPart first, rope;  // of one tensor `rope` has the same strides; without RoPE columns nobody reads it
-  // Ragged: where each request's tokens begin (cu_seqlens_q); otherwise null. Where ragged, batch_stride,
-  // of parts and of the output, is the stride of a token.
+  QueryPart first, rope;  // one tensor: `rope` has the same strides; without RoPE columns it is not read
+  // Ragged: where each request's tokens begin (cu_seqlens_q); otherwise null. If ragged, batch_stride of
+  // `first`, `rope` and the output is the stride of a token.
   const std::int32_t* begins;
   int total;          // ragged: tokens of all requests
   int tokens;         // s_q; sparse: 1
   Divisor group;      // query heads of a KV head
   Divisor row_tiles;  // tiles of geometry.tile_rows query rows of a KV head
   // Can TMA boxes load rows? Row x of a request is row line.remainder(x) of line line.quotient(x) of the
-  // maps: a line has the heads of a query token, or all rows where those are at equal distances.
+  // maps: a line has the heads of a query token, or all rows if these are at equal distances.
   bool rows_in_boxes;
   Divisor line;
   // e4m3: an element is its value times scale[0], or scale[head] with scale_a_head; null: 1.
@@ -60,7 +60,7 @@ struct ListedCache {
 struct CacheArguments {
   const void* data;
   std::int64_t page_stride, token_stride, head_stride;
-  // Entries of the page table, or the indices of sparse decode, each of which names a token.
+  // Entries of the page table, or the indices of sparse decode, which each name a token.
   // entries_token_stride: from one query token's indices to the next one's.
   const std::int32_t* entries;
   std::int64_t entries_stride, entries_token_stride;
@@ -89,10 +89,10 @@ struct OutputArguments {
 struct PartialArguments {
   float* out;
   float* lse;
-  float2* units;  // fp16: units of each row, behind all values, in the room that fp32 values would take
+  float2* units;  // fp16: units of each row, behind all values, in memory that fp32 values would take
 };
 
-/// For kernels that do the combine step themselves (merge/merge_step.cuh).
+/// For kernels that run the combine step themselves (merge/merge_step.cuh).
 struct MergeState;
 
 /// Sparse prefill: the rows' largest scores, written beside their lse. Strides of a query token and of a
@@ -113,13 +113,13 @@ struct DecodeArguments {
   CacheArguments cache;
   OutputArguments output;
   PartialArguments partial;
-  MergeState* merge_state;  // null: a launch of its own does the combine step
+  MergeState* merge_state;  // null: the combine step is a launch of its own
   float scale_log2;         // softmax_scale * log2(e)
-  float positive_scale;     // the same, or 1 where it is not > 0: scores are then scaled first
+  float positive_scale;     // scale_log2, or 1 if that is not > 0: scores are then scaled first
   bool causal;
   // Where ranks share contexts and masks go by a token's position: the rank's tokens that query tokens attend
   // to (plan/held_tokens.h). Otherwise null.
-  const schedule::TokenSpan* spans;
+  const TokenSpan* spans;
   int spans_stride;      // query tokens of a request
   MaxLogits max_logits;  // only with schedule::Partition::kTurns
 };

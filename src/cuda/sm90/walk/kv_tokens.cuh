@@ -42,7 +42,7 @@ __device__ __forceinline__ bool is_page(const CacheArguments& cache, int entry) 
 
 /// A token's place in the cache.
 struct TokenPlace {
-  int page;  // -1: the token does not count
+  int page;  // -1: a dead token
   int token;
 };
 

@@ -1,7 +1,7 @@
-// The segments of a CTA's part as loading warps see them where tokens are of two lists (listed_tokens.cuh):
-// one after another, each with what a loader needs of its lists. Each warp walks by itself, by one lane, and
-// keeps its place in shared memory. In local memory, a copy a thread, a walk takes 60 KB, where L1 has 28
-// left.
+// The segments of a CTA's part as loading warps see them if tokens are of two lists (listed_tokens.cuh): one
+// after another, each with what a loader needs of its lists. Each warp walks by itself, by one lane, and
+// keeps its place in shared memory. In local memory, with a copy for each thread, walks take 60 KB, and L1
+// has only 28 KB left.
 #pragma once
 
 #include <new>
@@ -30,7 +30,7 @@ class ListedItems {
   /// To where `find` is, which one lane calls.
   template <class Find>
   __device__ __forceinline__ void go_to(Find find) {
-    __syncwarp();  // all lanes have read the one before
+    __syncwarp();  // all lanes have read the previous one
     if (threadIdx.x % 32 == 0) {
       const Work work = find();
       if (!work.is_end()) mine_.range = listed_range(args_, work.segment, work.tile);
@@ -43,7 +43,7 @@ class ListedItems {
   const DecodeArguments& args_;
 };
 
-/// Whole items in turn (schedule::Partition::kTurns), or one share of an item, after which nothing comes.
+/// Items by schedule::Partition::kTurns, or a single share of an item.
 class ItemsInTurn : public ListedItems {
  public:
   using Memory = ListedItem;
@@ -51,8 +51,8 @@ class ItemsInTurn : public ListedItems {
   __device__ __forceinline__ ItemsInTurn(Memory& mine, const DecodeArguments& args)
       : ListedItems(mine, args) {}
 
-  /// Begins at `first`. `tell` and `look_ahead` get it, and its lists, before they are in shared memory: for
-  /// them a call waits.
+  /// Begins at `first`. `tell` and `look_ahead` get the item and its lists before these are in shared memory,
+  /// since a call waits for both.
   template <class Tell, class LookAhead>
   __device__ __forceinline__ void begin(const Work& first, Tell tell, LookAhead look_ahead) {
     if (!first.is_end()) {
@@ -79,7 +79,7 @@ class ItemsInTurn : public ListedItems {
 
 /// Segments as a plan has them.
 class PlannedItems : public ListedItems {
-  using Walk = Segments<1, /*kLooksAhead=*/false, /*kLists=*/true>;  // it would wait for what it reads
+  using Walk = Segments<1, /*kLooksAhead=*/false, /*kLists=*/true>;  // looking ahead would wait for its loads
 
  public:
   struct Memory : ListedItem {

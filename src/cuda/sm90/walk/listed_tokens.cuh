@@ -1,6 +1,6 @@
 // Which tokens a block has, and where they are, when an item attends to two lists of them
 // (plan/token_lists.h): of two caches in one softmax, each by a page table or by indices; the second list may
-// be empty. A block has tokens of one list. Whoever loads gets an address a token and knows of no caches.
+// be empty. A block has tokens of one list. A loader gets an address for each token and knows of no caches.
 #pragma once
 
 #include "cuda/sm90/walk/kv_tokens.cuh"
@@ -41,7 +41,7 @@ struct ListedRange {
 __device__ __forceinline__ ListedRange listed_range(const DecodeArguments& args,
                                                     const schedule::Segment& segment, const RowTile& tile) {
   const schedule::UnionLengths& lengths = args.cache.list_lengths;
-  const schedule::TokenSpan first = schedule::span_of(args.geometry, lengths, 0, segment.request);
+  const TokenSpan first = schedule::span_of(args.geometry, lengths, 0, segment.request);
   ListedRange range;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ auto range_of(const DecodeArguments& args, const sche
   }
 }
 
-/// A token of a block: of which list, and its place there.
+/// A token of a block: its list, and its place in the list.
 struct ListPlace {
   bool second;
   int token;
@@ -80,8 +80,8 @@ __device__ __forceinline__ ListPlace place_in_list(const ListRange& lists, int b
   return {second, (second ? block - lists.blocks : block) * 64 + row};
 }
 
-/// The entry for a token, or -1 past the list's end: those entries are never read. kSelects: `lists` is in
-/// registers; else ptxas may keep it in memory, to index it.
+/// The entry for a token, or -1 past the list's end, where entries are never read. kSelects: `lists` is in
+/// registers; otherwise ptxas may keep it in memory, to index it.
 template <bool kSelects = false>
 __device__ __forceinline__ int entry_of(const CacheArguments& cache, const ListRange& lists, ListPlace at) {
   const auto of_list = [&](const auto(&both)[2]) {
@@ -97,7 +97,7 @@ __device__ __forceinline__ int entry_of(const CacheArguments& cache, const ListR
   return __ldg(of_list(lists.entries) + (of.indexed ? token : of.page_size.quotient(token)));
 }
 
-/// Where a token's data are, or null if it does not count; and its place in the page.
+/// Where a token's data are, or null if it is dead; and its place in the page.
 struct ListedToken {
   const std::uint8_t* data;
   int page_size;

@@ -1,8 +1,8 @@
 // A part's segments, some at a time, in shared memory: no role has registers for the walk while it computes.
 //
 // One warp lists up to kListed segments before its warpgroup has anything to do, and announces the first one
-// at once. If the list does not contain the end, all roles meet when they are done with it, and the next list
-// is made.
+// at once. If the list does not contain the end, all roles synchronise when they are done with it, and the
+// next list is made.
 #pragma once
 
 #include "cuda/sm90/walk/segments.cuh"
@@ -79,14 +79,14 @@ __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeA
   ptx::arrive(shared.all_listed);
 }
 
-/// Are parts whole items in turn, or one whole item each, which shapes tell? Nobody reads a plan then.
+/// Are parts whole items by kTurns, or one whole item each, which shapes tell? Then no plan is read.
 __device__ __forceinline__ bool is_in_turn(const DecodeArguments& args) {
   const schedule::Partition partition = args.geometry.partition;
   return args.query.begins == nullptr &&
          (partition == schedule::Partition::kWhole || partition == schedule::Partition::kTurns);
 }
 
-/// A warp lists a part's next items where that holds and tokens are of two lists.
+/// A warp lists a part's next items if is_in_turn() holds and tokens are of two lists.
 __device__ __forceinline__ void list_in_turn(SegmentList& shared, const DecodeArguments& args,
                                              bool is_first) {
   if (threadIdx.x % 32 == 0) {
@@ -112,7 +112,7 @@ __device__ __forceinline__ void list_in_turn(SegmentList& shared, const DecodeAr
   __syncwarp();
 }
 
-/// A warp makes the list where a part is one segment (walk/shares.cuh): that segment, or an end.
+/// A warp makes the list if a part is one segment (walk/shares.cuh): this segment, or an end.
 __device__ __forceinline__ void list_share(SegmentList& shared, const Work& work) {
   if (threadIdx.x % 32 == 0) {
     shared.list[0] = work;
@@ -123,8 +123,8 @@ __device__ __forceinline__ void list_share(SegmentList& shared, const Work& work
   __syncwarp();
 }
 
-/// The walk of a role then: a loop of one turn, since without a loop ptxas may compute descriptors' addresses
-/// for each product.
+/// A role's walk over such a list: a loop of one iteration, since without a loop ptxas may compute
+/// descriptors' addresses for each product.
 template <class Attend>
 __device__ __forceinline__ void attend_share(SegmentList& shared, Attend attend) {
   ptx::wait(shared.first_listed, 0);
@@ -141,7 +141,7 @@ class ListPosition {
     ptx::wait(item_ == 0 ? shared_.first_listed : shared_.all_listed, parity_);
     return shared_.list[item_];
   }
-  /// Goes to the next item. True if the list is finished: then all threads meet.
+  /// Goes to the next item. True if the list is finished: then all threads synchronise.
   __device__ __forceinline__ bool next() {
     if (++item_ < kListed) return false;
     item_ = 0;
@@ -166,7 +166,7 @@ class ListPosition {
 
 /// The walk of the role whose warp `lister` makes the lists, before it has anything else to do: calls
 /// `begin(parity)` at each list's begin and `attend(work)` for each segment. kLists: tokens are of two lists,
-/// and parts may be whole items in turn.
+/// and parts may be whole items by kTurns.
 template <bool kTurns = false, bool kLists = false, class Begin, class Attend>
 __device__ __forceinline__ void list_and_attend(SegmentList& shared, const DecodeArguments& args, int lister,
                                                 Begin begin, Attend attend) {

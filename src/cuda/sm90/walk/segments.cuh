@@ -1,5 +1,5 @@
-// A CTA's share of the plan: of each segment of a part one row tile, and with teams some of its blocks. CTAs
-// are numbered by part, then lane, then rank in the team.
+// A CTA's work of a plan: one row tile of each segment of a part, and with teams some of the segment's
+// blocks. CTAs are numbered by part, then lane, then rank in the team.
 #pragma once
 
 #include "cuda/sm90/walk/listed_tokens.cuh"
@@ -20,7 +20,7 @@ __device__ __forceinline__ void wait_for_launch_before() {
 /// One of the teams that share a request.
 struct SharingTeam {
   int request;
-  int lane;   // which of its row tiles
+  int lane;   // which of the part's row tiles
   int first;  // the part of the first team
   int share, shares;
 };
@@ -38,7 +38,7 @@ class PartPlace {
   __device__ __forceinline__ explicit PartPlace(const DecodeArguments& args)
       : PartPlace(args.geometry, args.lanes.quotient(blockIdx.x / kTeam),
                   args.lanes.remainder(blockIdx.x / kTeam)) {}
-  /// For CTAs that are numbered in another way: of part `part`, with lane `lane` or several lanes from there
+  /// For CTAs that are numbered in another way: of part `part`, with lane `lane` or several lanes from `lane`
   /// on.
   __device__ __forceinline__ PartPlace(const schedule::Geometry& g, int part, int lane)
       : part_(part), lane_(lane) {
@@ -115,7 +115,7 @@ class Segments {
     return true;
   }
 
-  /// The only segment of a part that has one; takes fewer steps than next().
+  /// The segment of a part that has only one; takes fewer steps than next().
   __device__ __forceinline__ schedule::Segment only() const {
     schedule::Segment segment = walker_.only();
     skip_without_rows(segment);

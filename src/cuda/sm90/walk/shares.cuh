@@ -1,7 +1,7 @@
 // Parts that are shares of one request (schedule::combines_shares()): a CTA has one segment and walks no
 // plan. A walk is in local memory, and each access is a trip to L2: with a walk the computing warps of
-// mla_64_pingpong knew their segment 3.3 us after the previous launch. Even shares follow from shapes, so
-// nobody reads the plan. Shares by length are in the plan, which is read together with all lengths.
+// mla_64_pingpong knew their segment 3.3 us after the previous launch. Even shares follow from shapes, so the
+// plan is not read. Shares by length are in the plan, which is read together with all lengths.
 #pragma once
 
 #include "cuda/sm90/walk/listed_tokens.cuh"
@@ -11,8 +11,8 @@
 
 namespace flashlatent::sm90 {
 
-/// The part of a stored cut. Its block numbers are still the share's number and count. A part that is left
-/// over is an end.
+/// The part of a stored cut. Its block numbers are still the share's number and count. A part without work is
+/// an end.
 __device__ __forceinline__ Work part_of(const DecodeArguments& args, const schedule::Cut& stored) {
   const schedule::StoredShare cut(stored);
   Work work;
@@ -37,7 +37,7 @@ __device__ __forceinline__ Work even_part(const DecodeArguments& args) {
   return part_of(args, schedule::stored(schedule::even_cut(args.geometry, args.lanes.quotient(blockIdx.x))));
 }
 
-/// The item at `cut`, of this CTA's lane, or an end: a share that is all of it.
+/// The item at `cut`, of this CTA's lane, or an end: a share that is the whole item.
 __device__ __forceinline__ Work whole_item(const DecodeArguments& args, const schedule::Cut& cut) {
   Work work;
   work.segment = {cut.round, cut.round < args.geometry.rounds ? cut.request : -1, 0, 0, 1, -1};
@@ -47,7 +47,7 @@ __device__ __forceinline__ Work whole_item(const DecodeArguments& args, const sc
   return work;
 }
 
-/// The first item of this CTA, where parts are whole items in turn.
+/// The first item of this CTA, if parts are whole items by kTurns.
 __device__ __forceinline__ Work whole_part(const DecodeArguments& args) {
   return whole_item(args, schedule::whole_cut(args.geometry, args.lanes.quotient(blockIdx.x)));
 }
@@ -65,15 +65,15 @@ __device__ __forceinline__ Work planned_part(const DecodeArguments& args) {
   return work;
 }
 
-/// The part of this CTA, even or by length, as the schedule has it: what shapes tell is worked out before the
-/// launch before is done. kMayBeWhole: it may also be the first of whole items in turn.
+/// The part of this CTA, even or by length, as the schedule has it: what shapes tell is computed before the
+/// previous launch is done. kMayBeWhole: it may also be the first of whole items by kTurns.
 template <bool kMayBeRagged, bool kLists = false, bool kMayBeWhole = false>
 class Part {
  public:
   __device__ __forceinline__ explicit Part(const DecodeArguments& args) : args_(args) {
     if (by_shapes() && !is_ragged()) work_ = part_by_shapes();
   }
-  /// Called by a warp after that: the part with its blocks.
+  /// Called by a warp afterwards: the part with its blocks.
   __device__ __forceinline__ const Work& find() {
     if (!by_shapes()) [[unlikely]] {  // out of the way of lone requests: 0.1 us of 16,384 tokens
       work_ = planned_part<kLists>(args_);

@@ -1,5 +1,5 @@
-// Items in turn, for sparse prefill (schedule::Partition::kTurns). Each warp walks by itself and keeps
-// nothing of the walk in registers. There are no lists and no meetings.
+// Items by schedule::Partition::kTurns, for sparse prefill. Each warp walks by itself and keeps nothing of
+// the walk in registers. There are no lists and no synchronisation.
 #pragma once
 
 #include "cuda/sm90/walk/work_queue.cuh"
@@ -43,7 +43,7 @@ class TurnItems {
 
  private:
   __device__ __forceinline__ void put(const schedule::Cut& at) {
-    __syncwarp();  // all lanes have read the item before
+    __syncwarp();  // all lanes have read the previous item
     if (threadIdx.x % 32 == 0) mine_ = item_in_turn(args_, at);
     __syncwarp();
   }

@@ -12,7 +12,7 @@ struct Work {
   RowTile tile;
 
   __device__ __forceinline__ int blocks() const { return segment.block_end - segment.block_begin; }
-  /// Is this the item after the last segment?
+  /// Is this the end, behind the last segment?
   __device__ __forceinline__ bool is_end() const { return segment.request < 0; }
 };
 

@@ -23,8 +23,7 @@ struct LoaderOfTokens<Shared, Tokens::kFp8_584> {
 template <class Shared>
 using LoaderOf = typename LoaderOfTokens<Shared>::Type;
 
-/// All blocks of segments that somebody lists.
-/// `map`: of boxes, else null.
+/// All blocks of the listed segments. `map`: the boxes' map, else null.
 template <class Shared>
 __device__ __forceinline__ void load_blocks(Shared& shared, const sm90::DecodeArguments& args,
                                             const CUtensorMap* map, int thread) {
@@ -35,7 +34,7 @@ __device__ __forceinline__ void load_blocks(Shared& shared, const sm90::DecodeAr
   }
 }
 
-/// One range, when its first entries have been looked up: `began()` is called then.
+/// Loads one range; calls `began()` when the range's first entries have been loaded.
 template <class Shared, class Began>
 __device__ __forceinline__ void load_range(Shared& shared, const sm90::DecodeArguments& args,
                                            const CUtensorMap* map, const sm90::BlockRange& range, int thread,

@@ -1,5 +1,5 @@
-// What differs where tokens are e4m3 latents: nothing has a scale of its own, RoPE is e4m3, too, and a block
-// lies in atoms (load/atoms.cuh). Their scale is one number: of the scores, and of the output.
+// What differs for e4m3 latents: groups have no scales, RoPE is e4m3, too, and a block lies in atoms
+// (load/atoms.cuh). The cache's one scale is a factor of scores and of the output.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/products.cuh"
@@ -9,12 +9,12 @@
 
 namespace flashlatent::fp8 {
 
-/// 1 without one.
+/// The cache's scale; 1 without one.
 __device__ __forceinline__ float cache_scale(const sm90::DecodeArguments& args) {
   return args.cache.scale == nullptr ? 1.0F : __ldg(args.cache.scale);
 }
 
-/// By what scores of the tile's row n are multiplied for its query.
+/// The factor of scores of the tile's row n, for its query.
 __device__ __forceinline__ float query_scale(const sm90::QueryArguments& query, const sm90::RowTile& tile,
                                              int n) {
   if (query.scale == nullptr || n >= tile.rows) return 1;
@@ -25,13 +25,13 @@ template <class Config>
 struct E4m3Block {
   static constexpr int kRows = Config::kRows;
 
-  /// S^T = K Q^T. `block`: its address; `q`: descriptor of Q's first tile. Before operands are made the
-  /// caller finishes what is under way.
+  /// S^T = K Q^T. `block`: its address; `q`: descriptor of Q's first tile. Before operands are converted the
+  /// caller finishes the products under way.
   template <class Fragment, class Finish>
   __device__ __forceinline__ static void score(float (&s)[kRows / 2], std::uint32_t block, std::uint64_t q,
                                                Fragment fragment, Finish finish) {
     constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
-    // A lane of the quad has 16 bytes of each chunk.
+    // Each lane of the quad has 16 bytes of each chunk.
     const std::uint32_t row =
         block + sm90::atoms::block_offset<Config::kChunks>(fragment().row, 0, fragment().column / 2);
     fp8::KeyBytes bytes = keys(row);
@@ -59,9 +59,9 @@ struct E4m3Block {
     return fp8::ValueBytes::at<Config::kTokenBytes>(row + chunk * sm90::atoms::kAtomBytes);
   }
 
-  /// A weight of 0 does not silence NaN. V of tokens that do not count becomes 0, and so does NaN in those
-  /// that only some rows see (`partial`): rows that see it have NaN scores, since it is in K, too. Of
-  /// warpgroup `me`'s part, by its threads, which must meet then.
+  /// A weight of 0 does not silence NaN. So V of dead tokens becomes 0, and so does NaN in tokens that only
+  /// some rows see (`partial`): rows that see it have NaN scores, since it is in K, too. For warpgroup `me`'s
+  /// columns, by its threads, which must synchronise afterwards.
   __device__ __forceinline__ static void silence(std::uint8_t* block, int me, int thread, std::uint64_t live,
                                                  std::uint64_t partial) {
     constexpr int kUnits = Config::kPartDim / 16;  // of a token

@@ -1,5 +1,5 @@
-// What differs where tokens are fp8_584's: groups of 64 columns have scales, and the last group, RoPE, is
-// bf16, as key and as value.
+// What differs for fp8_584 tokens: groups of 64 columns have scales, and the last group, RoPE, is bf16, as
+// key and as value.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/few_rows_656.cuh"
@@ -13,10 +13,10 @@ struct Fp8_584Block {
   static constexpr int kRows = Config::kRows;
   static constexpr int kGroups = fp8_584::kGroups;
 
-  /// S^T = K Q^T. A lane of the quad has 16 bytes of each group; the groups' scales are left to the sums, in
-  /// fp32. `block`: its address; `q`: descriptor of Q's first tile. Before operands are made the caller
-  /// finishes what is under way. Returns the units of a thread's two tokens and writes the ratios of their
-  /// groups, while the last products run: nobody reads any more what these overwrite (Config::kPlaces).
+  /// S^T = K Q^T. A lane of the quad has 16 bytes of each group; the groups' scales multiply sums, in fp32.
+  /// `block`: its address; `q`: descriptor of Q's first tile. Before operands are converted the caller
+  /// finishes the products under way. Returns the units of a thread's two tokens, and writes the ratios of
+  /// their groups while the last products run: what these overwrite is no longer read (Config::kPlaces).
   template <class Fragment, class Finish>
   __device__ __forceinline__ static Units score(float (&s)[kRows / 2], std::uint32_t block, std::uint64_t q,
                                                 std::uint16_t (&ratio)[kGroups][64], Fragment fragment,
@@ -60,9 +60,9 @@ struct Fp8_584Block {
     return units;
   }
 
-  /// o += V^T P^T, warpgroup `me`'s part of a block's. The second one's last 64 columns are RoPE. `p`:
-  /// descriptor of P, behind which are all blocks' P for RoPE. Before operands are made the caller finishes
-  /// what is under way.
+  /// o += V^T P^T, warpgroup `me`'s columns of a block. The second warpgroup's last 64 columns are RoPE. `p`:
+  /// descriptor of P, behind which all blocks' P for RoPE lie. Before operands are converted the caller
+  /// finishes the products under way.
   template <class Finish>
   __device__ __forceinline__ static void multiply(float (&o)[Config::kPartChunks][kRows / 2],
                                                   std::uint32_t block, int me, int thread,
@@ -98,7 +98,7 @@ struct Fp8_584Block {
     }
   }
 
-  /// Of a group, in the order of a thread's operands.
+  /// A group's ratios, in the order of a thread's operands.
   __device__ __forceinline__ static void load_ratios(std::uint32_t (&ratio)[8], const std::uint16_t (&of)[64],
                                                      int thread) {
     const std::uint32_t from = ptx::shared_address(of) + thread % 4 * 32;
@@ -115,7 +115,7 @@ struct Fp8_584Block {
     return fp8::ValueBytes::at<pairs::kEightTokens / 8>(row + chunk * 64);
   }
 
-  /// RoPE's columns of V that are the warp's, as they are: of rows i and i + 8 columns i and i + 8.
+  /// The warp's RoPE columns of V, unconverted: rows i and i + 8 are columns i and i + 8.
   __device__ __forceinline__ static void load_rope_values(fp8::Operands& a, std::uint32_t block, int thread) {
     const int lane = thread % 32;
     const std::uint32_t from = block + pairs::data_offset(lane / 16 * 8 + lane % 8) + fp8_584::kRopeOffset +
@@ -123,7 +123,7 @@ struct Fp8_584Block {
 #pragma unroll
     for (int k = 0; k < 4; ++k) ptx::load_matrices_transposed(a[k], from + k * 2 * pairs::kEightTokens);
   }
-  /// Sums of these, so that rows i and i + 8 are columns 2 i and 2 i + 1, as of all other columns.
+  /// Reorders their sums, so that rows i and i + 8 are columns 2 i and 2 i + 1, as for all other columns.
   __device__ __forceinline__ static void put_rope_in_pairs(float (&o)[kRows / 2], int thread) {
     const int lane = thread % 32;
     const int from = lane / 4 * 8 % 32 + lane % 4;
@@ -157,7 +157,7 @@ struct Fp8_584Block {
   __device__ __forceinline__ static fp8::KeyBytes keys(std::uint32_t row) {
     return fp8::KeyBytes::at<pairs::kEightTokens / 8>(row);
   }
-  /// s += a group's sums times its scales.
+  /// s += a group's sums times the group's scales.
   __device__ __forceinline__ static void add_group(float (&s)[kRows / 2], float (&sums)[kRows / 2],
                                                    const TokenScales& scales, int group) {
     const float low = scales.low.bytes.of_group(group), high = scales.high.bytes.of_group(group);
@@ -166,7 +166,7 @@ struct Fp8_584Block {
     for (int i = 0; i < kRows / 2; ++i) s[i] = fmaf(sums[i], i % 4 < 2 ? low : high, s[i]);
   }
 
-  /// A lane of the quad two groups; the ratio of a thread's second token is two places on.
+  /// Each lane of the quad has two groups; the ratio of a thread's second token is two places on.
   __device__ __forceinline__ static void store_ratios(std::uint16_t (&ratio)[kGroups][64],
                                                       const TokenScales& scales, Units units,
                                                       sm90::Fragment fragment) {

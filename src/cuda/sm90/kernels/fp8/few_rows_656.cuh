@@ -1,4 +1,4 @@
-// What differs where tokens are fp8_656's: groups of 128 columns have scales, and RoPE is bf16.
+// What differs for fp8_656 tokens: groups of 128 columns have scales, and RoPE is bf16.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/few_rows_smem.cuh"
@@ -6,7 +6,7 @@
 
 namespace flashlatent::fp8::few_rows {
 
-/// Of two tokens that a thread has: the exponents, as in an fp32, of their units (math/fp8_units.cuh).
+/// The exponents, as in an fp32, of the units (math/fp8_units.cuh) of a thread's two tokens.
 struct Units {
   std::uint32_t low, high;
 };
@@ -15,9 +15,9 @@ template <class Config>
 struct Fp8_656Block {
   static constexpr int kRows = Config::kRows;
 
-  /// S^T = K Q^T. Scales of K's groups are left to the sums, in fp32: they need not be powers of two, and an
-  /// lse shows 2^-12 of a group's share. `block`: its address; `q`: descriptor of Q's first tile. Before
-  /// operands are made the caller finishes what is under way.
+  /// S^T = K Q^T. Scales of K's groups multiply sums, in fp32: they need not be powers of two, and an lse
+  /// shows a rounding of 2^-12 in a group. `block`: its address; `q`: descriptor of Q's first tile. Before
+  /// operands are converted the caller finishes the products under way.
   template <class Fragment, class Finish>
   __device__ __forceinline__ static void score(float (&s)[kRows / 2], std::uint32_t block, std::uint64_t q,
                                                Fragment fragment, Finish finish) {
@@ -47,13 +47,13 @@ struct Fp8_656Block {
     add_groups(s, sums, low, 2);
   }
 
-  /// `token`: the address of a thread's first. Finite whatever scales are. Those of K are left to the sums;
-  /// of V units go into probabilities, ratios into the values.
+  /// `token`: the address of a thread's first token. Units and ratios are finite for any scales. K's scales
+  /// multiply sums; for V, units multiply probabilities and ratios the values.
   __device__ __forceinline__ static Units units(std::uint32_t token) {
     return {unit_exponent(token), unit_exponent(token + 8 * fp8_656::kTokenBytes)};
   }
 
-  /// A lane of the quad a group.
+  /// Each lane of the quad has a group.
   __device__ __forceinline__ static void store_ratios(std::uint16_t (&ratio)[fp8_656::kGroups][64],
                                                       std::uint32_t token, Units units, int thread) {
     const int row = sm90::fragment_of(thread).row;
@@ -81,7 +81,7 @@ struct Fp8_656Block {
     }
   }
 
-  /// Of the i-th 16 columns that a lane has of its 128 bytes of K.
+  /// The i-th 16 columns of a lane's 128 bytes of K.
   __device__ __forceinline__ static constexpr int key_offset(int i) {
     return i / 2 * fp8_656::kGroup + i % 2 * 16;
   }

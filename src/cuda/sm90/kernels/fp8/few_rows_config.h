@@ -11,11 +11,10 @@
 
 namespace flashlatent::fp8::few_rows {
 
-/// kRows_: query rows a tile, wgmma's N: 8, 16 or 32.
-/// kMerges_: CTAs do the combine step, too (merge/merge_step.cuh). Asked when the kernel runs it takes small
-/// calls 0.3 to 0.6 us longer, why is not known.
-/// kTeam_: CTAs of a cluster that share a segment's blocks.
-/// kAlone_: of fp8_584; a CTA has a share of one item, or whole items in turn (walk/listed_items.cuh).
+/// kRows_: query rows a tile, wgmma's N: 8, 16 or 32. kMerges_: CTAs run the combine step, too
+/// (merge/merge_step.cuh). Decided at run time it takes small calls 0.3 to 0.6 us longer; why is not known.
+/// kTeam_: CTAs of a cluster that share a segment's blocks. kAlone_: for fp8_584; a CTA has a share of one
+/// item, or whole items by kTurns (walk/listed_items.cuh).
 template <int kRows_, bool kMerges_, int kTeam_ = 1, Tokens kTokens_ = Tokens::kFp8_656, bool kAlone_ = false>
 struct Config {
   using Element = __nv_bfloat16;
@@ -28,17 +27,18 @@ struct Config {
   static_assert(!kMerges || kTeam == 1);
   static constexpr int kRows = kRows_;
   static_assert(kRows == 16 || ((kRows == 8 || kRows == 32) && kTeam == 1));
-  // A computing warp lists the part's segments. Of 32 rows of fp8_656 it has no registers left for that: the
-  // loader walks the plan, in local memory.
+  // A computing warp lists the part's segments. With 32 rows and fp8_656 it has no registers left for it:
+  // then the loader walks the plan, in local memory.
   static constexpr bool kListsSegments = kTeam == 1 && !kFp8_584 && (kRows < 32 || kE4m3);
-  static constexpr bool kLists = kFp8_584;  // of tokens; else there is one
+  static constexpr bool kLists = kFp8_584;  // two lists of tokens; else one
   static constexpr bool kListsInRegisters = true;
   static constexpr bool kAlone = kAlone_;
   static_assert(kFp8_584 ? kTeam == 1 && !(kAlone && kMerges) : !kAlone);
-  // Those that compute: each scores a block in turn, and has a part of the output of all.
+  // The computing warpgroups: they score blocks alternately, and each has half of the output of all blocks.
   static constexpr int kWarpgroups = 2;
-  // P and what goes with it are there for two blocks of each warpgroup: slow warps may still read those of
-  // the block before last; when its place comes next, the vote of the block between has been taken.
+  // P and its statistics have places for two blocks of each warpgroup: slow warps may still read those of the
+  // warpgroup's previous block; before that place is used again, the vote of the block between has been
+  // taken.
   static constexpr int kPlaces = 2 * kWarpgroups;
   static constexpr int kQkDim = kE4m3 ? e4m3_latent::kDim : kFp8_584 ? fp8_584::kDim : fp8_656::kDim;
   static constexpr int kVDim = 512;
@@ -48,8 +48,8 @@ struct Config {
   static constexpr int kPartChunks = kPartDim / 64;  // products with M = 64
   static constexpr int kPartGroups = fp8_656::kGroups / kWarpgroups;
 
-  // P is brought to at most 2^9, until a later maximum is larger by no more than 2^6, for which outputs need
-  // not shrink. Below fp16 has 33 binades left, and 11 bits where a kernel in bf16 has 8.
+  // P is scaled to at most 2^9. Until a later maximum is larger by more than 2^6, outputs are not rescaled.
+  // Below, fp16 has 33 binades left, and 11 bits where a kernel in bf16 has 8.
   static constexpr float kLargestP = 0x1p9F;
   static constexpr float kSlack = 6;
 
@@ -67,10 +67,10 @@ struct Config {
   static constexpr int kBlockBytes = 64 * kTokenBytes;
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
   static constexpr int kQueryTiles = kChunks;
-  static constexpr int kRopeTiles = kFp8_584 ? kPlaces : 0;  // of P for RoPE, which is a value there
+  static constexpr int kRopeTiles = kFp8_584 ? kPlaces : 0;  // of P for RoPE, which is value, too
 
-  // In a team the output's units are kUnitColumns of one of a thread's four rows. What an owner
-  // has of them itself it receives where P was: there is room for seven others' (28 KB) and not for eight.
+  // In a team a unit of the output is kUnitColumns of one of a thread's four rows. An owner's own values of
+  // its units go where P was: there is room for those of seven other CTAs (28 KB), not for eight.
   static constexpr int kUnitColumns = 128;
   static constexpr int kUnits = kVDim / kUnitColumns * 4;
   static constexpr int kOwnedUnits = kUnits / kTeam;

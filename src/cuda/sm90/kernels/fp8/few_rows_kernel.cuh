@@ -16,8 +16,8 @@ template <class Config>
 using MergeStep = sm90::MergeStep<typename Config::Element, Config::kComputeThreads, Config::kRows,
                                   Config::kVDim, 4, 9, Config::kLists>;
 
-/// Segments as a computing warp lists them; one that is known by shape the loader tells of, and Q is asked
-/// for before.
+/// Segments as a computing warp lists them. If shapes tell the segment, the loader announces it, and Q is
+/// loaded before.
 template <class Config>
 __device__ __forceinline__ void compute_listed(SharedMemory<Config>& shared,
                                                const sm90::DecodeArguments& args,
@@ -38,7 +38,7 @@ __device__ __forceinline__ void compute_listed(SharedMemory<Config>& shared,
       });
 }
 
-/// The same as the loader tells of all of them.
+/// The same if the loader announces all segments.
 template <class Config>
 __device__ __forceinline__ void compute_told(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
                                              Warpgroup<Config>& warpgroup) {
@@ -91,7 +91,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::D
       if (thread == 0) position.put(work);
     };
     struct NoPipe {};
-    // Where the walker looks ahead 24 bytes of the loader's registers spill.
+    // If the walker looks ahead, 24 bytes of the loader's registers spill.
     sm90::load_segments<1, false>(
         args, LoaderOf<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(), sm90::PartPlace<>(args),
         [] {}, tell);
@@ -104,7 +104,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::D
 template <class Config>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   for (int i = threadIdx.x; i < Config::kVDim; i += Config::kThreads) {
-    shared.poison_from[i] = sm90::kNoPoison;
+    shared.poisoned_rows[i].clear();
   }
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
@@ -137,7 +137,7 @@ __device__ __forceinline__ void run(const sm90::DecodeArguments& args, const CUt
   if constexpr (Config::kTeam > 1) {
     ptx::cluster_arrive();
     const sm90::PartPlace<Config::kTeam> place(args);
-    ptx::cluster_wait();  // all CTAs' barriers are there
+    ptx::cluster_wait();  // all CTAs' barriers are ready
     if (loads) {
       ptx::give_registers<Config::kLoaderRegisters>();
       load_in_team<Config>(shared, args, map, place);

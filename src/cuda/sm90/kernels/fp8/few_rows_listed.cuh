@@ -1,5 +1,5 @@
-// The roles where tokens are of two lists: each loading warp walks its CTA's segments by itself
-// (walk/listed_items.cuh), and the first one tells the computing warps.
+// The roles if tokens are of two lists: each loading warp walks its CTA's segments by itself
+// (walk/listed_items.cuh), and the first loading warp announces them to the computing warps.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/block_loader.cuh"
@@ -8,12 +8,12 @@
 
 namespace flashlatent::fp8::few_rows {
 
-/// Whole items in turn, or one share of an item, after which nothing comes.
+/// Whole items by kTurns, or a single share of an item.
 class AloneItems : public sm90::ItemsInTurn {
  public:
   using ItemsInTurn::ItemsInTurn;
 
-  /// Rows are asked for before anybody is told of the item: for them a call waits.
+  /// Rows are loaded before the item is announced: a call waits for them.
   template <class Tell, class LookAhead>
   __device__ __forceinline__ void begin(const sm90::Work& first, Tell tell, LookAhead look_ahead) {
     if (!first.is_end()) {
@@ -35,7 +35,7 @@ class AloneItems : public sm90::ItemsInTurn {
   }
 };
 
-/// Entries of a call's first item are asked for before its lengths are known.
+/// Entries of a call's first item are loaded before its lengths are known.
 template <class Shared>
 class GuessingLoader : public LoaderOf<Shared> {
   using Loader = LoaderOf<Shared>;
@@ -43,7 +43,7 @@ class GuessingLoader : public LoaderOf<Shared> {
  public:
   using Loader::Loader;
 
-  /// Asks for entries as look_ahead() would for this range, which the next one may be but for the number of
+  /// Loads entries as look_ahead() would for this range; the next range may equal it except in the number of
   /// tokens.
   __device__ __forceinline__ void guess(const sm90::ListedRange& range) {
     Loader::look_ahead(range);
@@ -102,7 +102,7 @@ __device__ __forceinline__ sm90::Work part_by_shapes(const sm90::DecodeArguments
   return unknown;
 }
 
-/// listed_range() if lists are as long as shapes allow.
+/// listed_range() for lists as long as shapes allow.
 __device__ __forceinline__ sm90::ListedRange full_range(const sm90::DecodeArguments& args,
                                                         const sm90::Work& work) {
   const schedule::Geometry& g = args.geometry;
@@ -147,7 +147,7 @@ __device__ __forceinline__ void load_lists(SharedMemory<Config>& shared, const s
   tell(end);
 }
 
-/// Q of an item that shapes tell is asked for before the loader tells of it.
+/// Q of an item that shapes tell is loaded before the loader announces the item.
 template <class Config>
 __device__ __forceinline__ void compute_lists(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
                                               Warpgroup<Config>& warpgroup) {

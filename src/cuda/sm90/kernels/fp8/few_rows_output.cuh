@@ -1,4 +1,4 @@
-// How a warpgroup's part of the output goes to memory at a segment's end, where a thread has few rows.
+// How a warpgroup's columns of the output are written at a segment's end, if a thread has few rows.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/output_part.cuh"
@@ -42,7 +42,7 @@ class WritingPart : public OutputPart<Shared, kBarrier> {
       }
     }
   }
-  /// A partial result, of a tile of so many live rows.
+  /// A partial result of a tile with so many live rows.
   __device__ __forceinline__ void write(const Accumulators& o, const Columns& factor, int live_rows,
                                         float* partial) const {
     partial += fragment().column * Config::kVDim + this->first_column();

@@ -1,10 +1,10 @@
-// Q into shared memory: fp16, where RoPE is bf16 its part of that in bf16, all times a power of two that
-// brings the tile's largest value to 2^14, so that bf16 values down to 2^-28 of it are exact. e4m3 as it is,
-// which is exact.
+// Q into shared memory as fp16, its RoPE part as bf16 if the cache's RoPE is bf16, all times a power of two
+// that brings the tile's largest value to 2^14, so that bf16 values down to 2^-28 of it are exact. e4m3
+// queries have no factor, which is exact.
 //
-// Columns are in the order in which K's come to registers: of a token's 128 bytes (e4m3 latents, fp8_584: 64)
-// lane t of a quad reads 32 (16), of which four are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a product's
-// 16; of RoPE in bf16 eight.
+// Columns are in the order in which K's columns reach registers: lane t of a quad reads 32 of a token's 128
+// bytes (e4m3 latents, fp8_584: 16 of 64). Four of them are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a
+// product's 16; of RoPE in bf16, eight bytes are.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/few_rows_smem.cuh"
@@ -15,13 +15,13 @@
 
 namespace flashlatent::fp8::few_rows {
 
-/// A computing thread's share.
+/// A computing thread's columns of Q.
 template <class Shared>
 class QueryShare {
   using Config = typename Shared::Config;
 
  public:
-  /// Rows are where shared.row_query says.
+  /// Rows are at the addresses in shared.row_query.
   __device__ __forceinline__ QueryShare(const Shared& shared, bool is_e4m3) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -42,7 +42,7 @@ class QueryShare {
     }
   }
 
-  /// The largest finite magnitude of the warp's, as bf16.
+  /// The warp's largest finite magnitude, as bf16.
   __device__ __forceinline__ int warp_max() const {
     int max = 0;
 #pragma unroll
@@ -75,7 +75,7 @@ class QueryShare {
     });
     ptx::fence_for_async_proxy();
   }
-  /// Of e4m3.
+  /// For e4m3 queries.
   __device__ __forceinline__ void store_codes(Shared& shared) const {
     for_each_unit([&](int i, int row, int unit) {
       const ptx::HalfPairs first = ptx::widen_e4m3(values_[i].x), second = ptx::widen_e4m3(values_[i].y);
@@ -87,14 +87,14 @@ class QueryShare {
   }
 
  private:
-  /// Made anew: it would take registers that the loop over blocks needs.
+  /// Computed again at each call: it would take registers that the loop over blocks needs.
   __device__ __forceinline__ static int thread() {
     int thread = threadIdx.x;
     asm volatile("" : "+r"(thread));
     return thread;
   }
 
-  /// This thread's units: of its values, a row and of that eight columns.
+  /// This thread's i-th eight columns: a row, and the place in it.
   template <class Take>
   __device__ __forceinline__ static void for_each_unit(Take take) {
 #pragma unroll
@@ -105,7 +105,8 @@ class QueryShare {
       take(i, row, unit);
     }
   }
-  /// The j-th pair of eight columns, which are the first half of its lane's in a tile if `half` is even.
+  /// The j-th pair of eight columns, which are the first half of the lane's columns in a tile if `half` is
+  /// even.
   __device__ __forceinline__ static void put(std::uint8_t* tile, int row, int half, int quad_lane, int j,
                                              std::uint32_t pair) {
     *reinterpret_cast<std::uint32_t*>(tile + sm90::unit_offset(row, half % 2 * 4 + j) + quad_lane * 4) = pair;

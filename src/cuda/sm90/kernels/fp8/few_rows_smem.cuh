@@ -4,7 +4,8 @@
 #include <type_traits>
 
 #include "cuda/sm90/kernels/fp8/few_rows_config.h"
-#include "cuda/sm90/kernels/fp8/tile_rows.cuh"
+#include "cuda/sm90/load/rows_behind.cuh"
+#include "cuda/sm90/math/mask.cuh"
 #include "cuda/sm90/merge/merge_step.cuh"
 #include "cuda/sm90/merge/team_unit.cuh"
 #include "cuda/sm90/walk/listed_items.cuh"
@@ -13,13 +14,13 @@
 
 namespace flashlatent::fp8::few_rows {
 
-/// A team's segment, of which `segment` is this CTA's share.
+/// A team's segment; `segment` is this CTA's share of it.
 struct TeamWork : sm90::Work {
   sm90::SharingTeam team;
-  bool is_known;  // computing threads know its tile, and have begun
+  bool is_known;  // the computing threads know its tile and have begun
 };
 
-/// With what comes from the other ranks, in their order.
+/// Values and statistics from the other ranks, in rank order.
 template <class Config>
 struct TeamMemory : sm90::TeamMemory<Config> {
   sm90::TeamUnits<Config> units[Config::kTeam - 1];
@@ -27,7 +28,7 @@ struct TeamMemory : sm90::TeamMemory<Config> {
 struct NoTeam {};
 struct NoMerge {};
 
-/// Where a row's columns are; null: there is no such row.
+/// The address of a row's columns; null: there is no such row.
 struct QueryRow {
   const uint4 *first, *rope;
 };
@@ -43,9 +44,9 @@ struct NoWalk {};
 template <class Config>
 using WorkQueue = sm90::WorkQueueOf<std::conditional_t<(Config::kTeam > 1), TeamWork, sm90::Work>>;
 
-/// Of a block whose P is there.
+/// Flags of a block whose P is ready.
 enum BlockFlags : int {
-  kShrinks = 1,  // sums so far shrink for it
+  kShrinks = 1,  // sums so far are rescaled for it
   kMasked = 2,   // e4m3: some rows do not attend to some of its tokens
 };
 
@@ -54,29 +55,30 @@ struct alignas(1024) SharedMemory {
   using Config = Config_;
 
   std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16; for fp8_656 RoPE in bf16, last
-  // Of a block; then of fp8_584 the same for RoPE, without units and in bf16.
+  // P of a block; with fp8_584 then P for RoPE, without units and in bf16.
   std::uint8_t p[Config::kPlaces + Config::kRopeTiles][Config::kTileBytes];
   std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];  // tokens as they are in the cache
   union {
     alignas(16) std::uint16_t ratio[Config::kPlaces][Config::kGroups][64];  // math/fp8_units.cuh
-    float row_scale[Config::kRows];                                         // of e4m3: of scores, to base 2
+    float row_scale[Config::kRows];                                         // e4m3: factors of scores, to
+                                                                            // base 2
   };
   float warp_max[Config::kWarpgroups][4][Config::kRows];
-  float base[Config::kRows];                     // -inf: there is none yet
-  float finite_base[Config::kRows];              // what scores are taken relative to
-  float factor[Config::kPlaces][Config::kRows];  // by which sums and outputs shrink for it
+  float base[Config::kRows];                     // -inf: no base yet
+  float finite_base[Config::kRows];              // subtracted from scores
+  float factor[Config::kPlaces][Config::kRows];  // of sums and outputs, for the block
   int flags[Config::kPlaces];                    // a block's BlockFlags
   float warp_sum[Config::kWarpgroups][4][Config::kRows];
   float row_factor[Config::kRows];
-  RowsBehind<Config::kRows> rows;
+  sm90::RowsBehind<Config::kRows> rows;
   QueryRow row_query[Config::kRows];
   sm90::RowPlace<typename Config::Element> row_place[Config::kRows];
-  std::uint8_t poison_from[Config::kVDim];  // of each column (fp8/poison.cuh)
-  int poisoned[Config::kWarpgroups];        // is there any in its columns?
-  int query_max[Config::kWarpgroups * 4];   // of each warp
-  std::uint64_t live[Config::kSlots];       // which tokens of a block count
+  sm90::PoisonedRows poisoned_rows[Config::kVDim];  // by column (fp8/poison.cuh)
+  int poisoned[Config::kWarpgroups];                // is there any in its columns?
+  int query_max[Config::kWarpgroups * 4];           // of each warp
+  std::uint64_t live[Config::kSlots];               // which tokens of a block count
   ptx::Barrier full[Config::kSlots], empty[Config::kSlots];
-  ptx::Barrier has_p[Config::kWarpgroups];  // P and what goes with it is there
+  ptx::Barrier has_p[Config::kWarpgroups];  // P and its statistics are ready
   ptx::Barrier has_query;                   // Q has come from memory; of two lists, the call's first
   ptx::Barrier meeting;                     // of all warpgroups
   std::conditional_t<Config::kListsSegments, sm90::SegmentList, WorkQueue<Config>> segments;
@@ -84,9 +86,9 @@ struct alignas(1024) SharedMemory {
   std::conditional_t<Config::kMerges, sm90::MergeBegun, NoMerge> merge;
   std::conditional_t<Config::kLists, WalkMemory<Config>, NoWalk> walks;
 
-  /// What the loader of lists waits for after its first block.
+  /// What the loader by lists waits for after its first block.
   __device__ __forceinline__ ptx::Barrier& first_query() { return has_query; }
-  /// What a CTA has itself takes the place of P.
+  /// A CTA's own values take the place of P.
   __device__ __forceinline__ sm90::TeamUnits<Config>& incoming(int sender, int owner) {
     if (sender == owner) return reinterpret_cast<sm90::TeamUnits<Config>&>(p);
     return team.units[sender - (sender > owner)];

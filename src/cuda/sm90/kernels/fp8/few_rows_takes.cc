@@ -1,4 +1,4 @@
-// Up to 32 query rows a KV head; of up to 16 by teams, too, for calls too small to fill the device.
+// Up to 32 query rows a KV head; up to 16 also by teams, for calls too small to fill the device.
 #include <algorithm>
 
 #include "cuda/cuda_backend.h"

@@ -13,7 +13,7 @@ class TeamWarpgroup : public Warpgroup<Config> {
   using Base = Warpgroup<Config>;
   using Base::Base;
 
-  /// All of this CTA's share of the team's segment, which has begun, to writing the result.
+  /// Computes this CTA's share of the team's segment, which has begun, and writes the result.
   __device__ __forceinline__ void run(const TeamWork& work) {
     this->attend(work);
     const Exchange exchange(shared_);
@@ -21,7 +21,7 @@ class TeamWarpgroup : public Warpgroup<Config> {
     this->publish_sum();
     if (this->is_poisoned()) [[unlikely]]
       this->spread_poison();
-    this->meet();  // P has been read, too
+    this->meet();  // P has also been read
     send(exchange);
     const sm90::TeamUnit<SharedMemory<Config>> unit;
     const auto find = [&](int n, int column) { return shared_.row_place[n].at(column); };

@@ -1,24 +1,23 @@
-// Decode from an fp8_656 cache, dense and sparse, and from others (few_rows_kernel.cuh), with the tokens'
-// bytes straight from the cache to the tensor cores: nothing but the bytes lies in shared memory, and
-// registers turn them into fp16 as A operands of
+// Decode from an fp8_656 cache, dense and sparse, and from other caches (few_rows_kernel.cuh), with the
+// tokens' bytes straight from the cache to the tensor cores: of KV only bytes lie in shared memory. They
+// become fp16 in registers, as A operands of
 //
 //   S^T = K Q^T        64 tokens x kRows, by the warpgroup whose block it is
 //   O^T += V^T P^T     its part of d_v x kRows, by each warpgroup for all blocks
 //
-// Two warpgroups, of the even and of the odd blocks of a segment, make S and P of theirs, and have a half of
-// the output's columns each, for which they need both's P.
+// One warpgroup computes S and P of a segment's even blocks, the other of the odd blocks. Each has half of
+// the output's columns, for which it needs the P of all blocks.
 //
 //   even    S0       P0  O_l += V0^T P0    S2  O_l += V1^T P1    P2  O_l += V2^T P2    S4 ...
 //   odd     S1       O_r += V0^T P0    P1  O_r += V1^T P1    S3  O_r += V2^T P2    P3 ...
 //
-// The base that a row's probabilities are relative to is seldom moved, and so not looked for: they are made
-// with the one that there is, and again if any comes out too large. What that takes is the largest of a
-// thread's own, and one vote.
+// A row's base seldom moves, so no maximum is computed: probabilities are computed with the base so far, and
+// again if any is too large. That takes the largest of a thread's probabilities, and one vote.
 //
-// Barriers: full and empty of a block's slot (four loading warps and their bytes; all computing threads, that
-// have read it). has_p[b] (128) of P, statistics and ratios of warpgroup b's blocks. Who writes where those
-// of its block before last were has waited for the other's since, which has used them, and has voted with its
-// own warps since (Config::kPlaces).
+// Barriers: full and empty of a block's stage (arrivals: four loading warps and their bytes; all computing
+// threads, which have read it). has_p[b] (128): P, statistics and ratios of warpgroup b's blocks. A warpgroup
+// that overwrites those of its block before last has since waited for the other warpgroup, which has used
+// them, and has voted with its own warps (Config::kPlaces).
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/e4m3_block.cuh"
@@ -42,7 +41,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const sm90::DecodeArguments& args)
       : Base(shared, args) {}
 
-  /// What takes many instructions, once a row and segment.
+  /// Computes what takes many instructions, once a row and segment.
   __device__ __forceinline__ void prepare(const sm90::RowTile& tile) {
     if (threadIdx.x >= kRows) return;
     shared_.base[threadIdx.x] = -INFINITY;
@@ -94,7 +93,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
       if (me_ == 1) Block::put_rope_in_pairs(o_[kRopeChunk], thread());
     }
     const typename Base::OutputRows rows =
-        this->output_rows();  // once all have met, the next segment's take their place
+        this->output_rows();  // once all have synchronised, the next segment's take their place
     meet();
     const auto factor = columns_of(shared_.row_factor);
     if (work.segment.partial >= 0) {
@@ -124,12 +123,12 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   __device__ __forceinline__ void start() {
     this->clear(o_);
     sums_ = {};
-    if constexpr (!Config::kLists) least_limit_ = limit(0);
+    if constexpr (!Config::kLists) seen_by_all_ = seen(0);
   }
 
-  /// How many tokens query row n attends to.
-  __device__ __forceinline__ int limit(int n) const {
-    return shared_.rows.limit(*work_, n);
+  /// What query row n sees.
+  __device__ __forceinline__ TokenPrefix seen(int n) const {
+    return shared_.rows.seen(*work_, n);
   }
 
   __device__ __forceinline__ void meet() {
@@ -138,7 +137,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     meeting_ ^= 1;
   }
 
-  /// By all lanes: racecheck sees an order only between who arrives and who waits.
+  /// By all lanes: racecheck sees an order only between threads that arrive and threads that wait.
   __device__ __forceinline__ void release(int slot) const {
     ptx::arrive(shared_.empty[slot]);
   }
@@ -168,7 +167,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     return Config::kE4m3 && args_.query.is_e4m3;
   }
 
-  /// All have done with the Q before: they have met since.
+  /// All have done with the previous Q: they have synchronised since.
   __device__ __forceinline__ void take_query() {
     const QueryShare<SharedMemory<Config>> share(shared_, is_e4m3_query());
     if (is_e4m3_query()) {
@@ -178,7 +177,8 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
       return;
     }
     const int warp_max = share.warp_max();
-    // Of two lists of tokens an empty item may come first: a second phase could be over before loaders ask.
+    // With two lists of tokens an empty item may come first: a second phase could be over before loaders
+    // wait.
     if (!Config::kLists || !has_taken_query_) ptx::arrive(shared_.has_query);
     if constexpr (Config::kLists) has_taken_query_ = true;
     if (thread() % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;
@@ -223,14 +223,14 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     }
   }
 
-  /// One lane reads, the one that gives the slot back, so that its arrival orders the reading.
+  /// One lane reads, the one that frees the stage, so that its arrival orders the read.
   __device__ __forceinline__ std::uint64_t live_of(int slot) const {
     std::uint64_t live = 0;
     if (thread() % 32 == 0) live = shared_.live[slot];
     return __shfl_sync(0xffffffff, live, 0);
   }
 
-  /// From scores to P in shared memory, times the tokens' units. Nobody reads what is overwritten.
+  /// From scores to P in shared memory, times the tokens' units. What is overwritten is no longer read.
   __device__ __forceinline__ void softmax(int block) {
     const int start = begin_ + block * 64;
     [[maybe_unused]] const std::uint32_t token =
@@ -242,11 +242,12 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
       units = Block::units(token);
     }
     bool masked = false;
-    if constexpr (Config::kLists) {  // all rows attend to all of its tokens
+    if constexpr (Config::kLists) {  // all rows attend to all tokens
       if (live_ != sm90::kAllLive) [[unlikely]]
-        sm90::mask_columns<kRows>(s_, live_, fragment(), [](int) { return 64; });
-    } else if (live_ != sm90::kAllLive || partial_tokens(live_, least_limit_ - start) != 0) [[unlikely]] {
-      sm90::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n) - start; });
+        sm90::mask_columns<kRows>(s_, live_, fragment(), [](int) { return TokenPrefix{64}; });
+    } else if (live_ != sm90::kAllLive || sm90::partial_tokens(live_, seen_by_all_.from(start)) != 0)
+        [[unlikely]] {
+      sm90::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return seen(n).from(start); });
       masked = true;
     }
     const int place = place_of(block);
@@ -258,18 +259,18 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     const bool exceeds = take_exponentials(place, units, sums);
     if (ptx::named_any(kAlone + me_, 128, exceeds)) [[unlikely]]
       rebase(place, units, sums);
-    finish_products();  // with the other's P: it may make its next one
+    finish_products();  // products with the other's P, which may then be overwritten
     ptx::arrive(shared_.has_p[me_]);
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) sums_[i] += sums[i];
   }
 
-  /// Where P of a block is, and what goes with it.
+  /// The place of a block's P and its statistics.
   __device__ __forceinline__ static int place_of(int block) {
     return block % Config::kPlaces;
   }
 
-  /// The other's P is there: what is summed so far shrinks to its base.
+  /// The other's P is ready: rescales the sums so far to its base.
   __device__ __forceinline__ void take_over(int place) {
     ptx::wait(shared_.has_p[me_ ^ 1], other_parity_);
     other_parity_ ^= 1;
@@ -286,8 +287,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     for (int i = 0; i < kColumns; ++i) sums_[i] *= factor[i];
   }
 
-  /// P, relative to the bases that there are, and the sums of this thread's columns. Is any larger than it
-  /// may be?
+  /// Computes P, relative to the bases so far, and the sums of this thread's columns. Is any P too large?
   __device__ __forceinline__ bool take_exponentials(int place, Units units, Columns& sums) const {
     const float low_log = log_of(units.low), high_log = log_of(units.high);
     constexpr int kShareExponent = 254 - kLargestExponent * !kSumsLarge;
@@ -327,7 +327,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     return Config::kE4m3 ? 0 : sm90::log2_of(unit);
   }
 
-  /// Larger bases, and P again.
+  /// Raises bases, and computes P again.
   __device__ __forceinline__ void rebase(int place, Units units, Columns& sums) {
     Columns max;
 #pragma unroll
@@ -345,7 +345,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     meet_alone();
   }
 
-  /// Row n's. Whether it moves is decided as in take_exponentials(), by the row alone.
+  /// Row n's base. Whether it moves is decided as in take_exponentials(), by the row alone.
   __device__ __forceinline__ void settle_base(int place, int n) {
     const float before = shared_.base[n];
     const auto& of_warp = shared_.warp_max[me_];
@@ -360,7 +360,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     shared_.factor[place][n] = factor;
   }
 
-  /// By any threads of a warpgroup, between two of its meetings.
+  /// By any threads of a warpgroup, between two of its barriers.
   __device__ __forceinline__ void set_shrinks(int place) const {
     if constexpr (Config::kE4m3) {
       atomicOr(&shared_.flags[place], kShrinks);
@@ -369,7 +369,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     }
   }
 
-  /// o_ += V^T P^T, this part of a block's, which is at place_.
+  /// o_ += V^T P^T, this warpgroup's columns of the block at place_.
   __device__ __forceinline__ void add_product(int block) {
     const int place = place_of(block);
     if (shrinks(place)) [[unlikely]] {
@@ -391,7 +391,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
                       [&] { finish_products(); });
       return release(slot);
     }
-    if (least_limit_ < start + 64 && args_.causal) [[unlikely]]
+    if (seen_by_all_.end < start + 64 && args_.causal) [[unlikely]]
       keep_from_poison(place, slot, start);
     const std::uint32_t row = this->value_row(slot);
     fp8::Operands a[2];
@@ -429,19 +429,21 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   }
   __device__ __forceinline__ void silence(int slot, int start) const {
     const std::uint64_t live = live_of(slot);
-    Block::silence(shared_.blocks[slot], me_, thread(), live, partial_tokens(live, least_limit_ - start));
+    Block::silence(shared_.blocks[slot], me_, thread(), live,
+                   sm90::partial_tokens(live, seen_by_all_.from(start)));
     meet_alone();
   }
-  /// They are under way until somebody needs them, or their operands' registers.
+  /// Products stay under way until their results, or their operands' registers, are needed.
   __device__ __forceinline__ void finish_products() {
     ptx::wgmma_wait<0>();
     this->pin(o_);
   }
 
-  /// Of the block whose V is next.
+  /// For the block whose V is next.
   __device__ __forceinline__ void keep_from_poison(int place, int slot, int start) {
-    Base::keep_from_poison(slot, shared_.ratio[place], partial_tokens(live_of(slot), least_limit_ - start),
-                           [&](int n) { return limit(n) - start; });
+    Base::keep_from_poison(slot, shared_.ratio[place],
+                           sm90::partial_tokens(live_of(slot), seen_by_all_.from(start)),
+                           [&](int n) { return seen(n).from(start); });
   }
 
   __device__ __forceinline__ void spread_poison() {
@@ -453,7 +455,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   __device__ __forceinline__ static Columns columns_of(const float (&row)[kRows]) {
     return Base::columns_of(row, [] { return fragment().column; });
   }
-  /// The two columns that over_tokens() leaves to this lane.
+  /// This lane's two columns after over_tokens().
   __device__ __forceinline__ void put(float (&row)[kRows], float2 values) const {
     *reinterpret_cast<float2*>(&row[sm90::first_of_lane<kRows>(thread() % 32)]) = values;
   }
@@ -481,15 +483,15 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
 
   const sm90::Work* work_ = nullptr;
   fp8::RingPlace<Config> place_;    // of the next block whose V is to be read
-  std::uint32_t other_parity_ = 0;  // of the other warpgroup's next P
+  std::uint32_t other_parity_ = 0;  // of the barrier of the other warpgroup's next P
   std::uint32_t meeting_ = 0;       // of the next one
-  int least_limit_ = 0;             // tokens that the tile's first row attends to
-  int begin_ = 0;                   // the segment's first token
-  float scale_ = 0;                 // of scores, to base 2; of e4m3 each row has its own
-  std::uint64_t live_ = 0;          // which tokens of this warpgroup's block count
-  bool has_taken_query_ = false;    // of two lists: the call's first
-  Units units_;                     // fp8_584: of this thread's tokens of this warpgroup's block
-  Columns sums_;                    // of this thread's tokens
+  TokenPrefix seen_by_all_ = {};
+  int begin_ = 0;                 // the segment's first token
+  float scale_ = 0;               // of scores, to base 2; of e4m3 each row has its own
+  std::uint64_t live_ = 0;        // which tokens of this warpgroup's block count
+  bool has_taken_query_ = false;  // of two lists: the call's first
+  Units units_;                   // fp8_584: of this thread's tokens of this warpgroup's block
+  Columns sums_;                  // of this thread's tokens
   float s_[kRows / 2];
   typename Base::Accumulators o_;
 };

@@ -14,7 +14,7 @@ using FewRows584Instances = std::array<cuda::DenseInstance, kFewRows584Keys.size
 using Rows64Instances = std::array<cuda::DenseInstance, kRows64Keys.size()>;
 
 extern const FewRowsInstances kFewRows;
-extern const FewRowsInstances kMergingFewRows;  // CTAs do the combine step, too
+extern const FewRowsInstances kMergingFewRows;  // CTAs run the combine step, too
 extern const TeamInstances kTeams;
 extern const FewRowsE4m3Instances kFewRowsE4m3;
 extern const FewRowsE4m3Instances kMergingFewRowsE4m3;

@@ -8,25 +8,26 @@
 
 namespace flashlatent::fp8 {
 
-/// Of the kernel of few rows. By two tiles of 32 rows 64 would take longer than by the kernel of many.
+/// The kernel of few rows: query rows a tile. 64 rows by two tiles of 32 would take longer than by the 64-row
+/// kernel.
 inline constexpr int kMostFewRows = 32;
-/// Of teams: query rows a tile, CTAs a team.
+/// Teams: query rows a tile, CTAs a team.
 inline constexpr int kTeamRows = 16, kTeamCtas = 8;
-/// Of the kernel of many rows.
+/// The 64-row kernel.
 inline constexpr int kRows64 = 64;
 
 constexpr cuda::InstanceKey key(int tile_rows, int team = 1) {
   return {Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, tile_rows, cuda::Loading::kFp8, 1, team};
 }
-/// Of e4m3 latents: by boxes of pages, or token by token.
+/// e4m3 latents: by boxes of pages, or token by token.
 constexpr cuda::InstanceKey e4m3_key(int tile_rows, cuda::Loading loading, int team = 1) {
   return {Dtype::kU8, e4m3_latent::kDim, e4m3_latent::kLatentDim, tile_rows, loading, 1, team};
 }
-/// Of fp8_584. `alone`, of few rows: a CTA has a share of one item, or whole items in turn.
+/// fp8_584. `alone`, with few rows: a CTA has a share of one item, or whole items by kTurns.
 constexpr cuda::InstanceKey fp8_584_key(int tile_rows, bool alone = false) {
   return {Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, tile_rows, cuda::Loading::kFp8_584, 1, 1, alone};
 }
-/// Pages that come by boxes are a multiple of so many tokens.
+/// Pages that are loaded by boxes are a multiple of so many tokens.
 inline constexpr int kPageTokens = 16;
 
 /// Few rows: each with and without the combine step.

@@ -13,16 +13,17 @@
 
 namespace flashlatent::fp8 {
 
-/// What tokens that do not count are copied from: zeros, and scales of 1.
+/// The source of dead tokens: zeros, and scales of 1.
 struct alignas(16) DeadToken {
   std::uint8_t data[fp8_584::kDataBytes];
   std::uint8_t scales[fp8_584::kScaleBytes];
 };
 __device__ constexpr DeadToken kDeadToken = {{}, {127, 127, 127, 127, 127, 127, 127, 0}};
 
-/// By four warps, each 16 tokens of every block: half a warp a block of two, whose addresses are found
-/// together. Entries (of the page table, or indices) are asked for four blocks ahead: with one ahead a call's
-/// first four blocks were asked for 2 us after one another. kInRegisters: ranges are, else in shared memory.
+/// By four warps, each with 16 tokens of every block. Addresses are found for two blocks together, each by
+/// half a warp. Entries (of the page table, or indices) are loaded four blocks ahead: with one block ahead
+/// the loads of a call's first four blocks began 2 us after one another. kInRegisters: ranges are in
+/// registers, else in shared memory.
 template <class Shared, bool kInRegisters>
 class ListedRowLoader {
   using Config = typename Shared::Config;
@@ -30,23 +31,23 @@ class ListedRowLoader {
 
  public:
   static constexpr int kThreads = 128;
-  /// A lane of each warp announces the bytes of rows; each token's scales arrive by themselves.
+  /// One lane of each warp announces the bytes of rows; each token's scales arrive by themselves.
   static constexpr int kArrivals = kThreads / 32 + kThreads / 2;
 
   __device__ __forceinline__ ListedRowLoader(const sm90::CacheArguments& cache, Shared& shared, int thread)
       : cache_(cache), shared_(shared), thread_(thread) {}
 
-  /// Asks for the first entries of the range that is loaded next.
+  /// Starts loading the first entries of the next range.
   __device__ __forceinline__ void look_ahead(const Range& range) {
     entry_ = look_up(range, range.begin);
     entry_ahead_ = look_up(range, range.begin + 2);
   }
 
-  /// Loads a range that was looked ahead at; calls `announce` once on the way, for the next one.
+  /// Loads a range that look_ahead() got; calls `announce` once meanwhile, for the next one.
   template <class Announce>
   __device__ __forceinline__ void load(const Range& range, Announce announce) {
     int entry = entry_, ahead = entry_ahead_;
-    // Once all slots are asked for: who walks on may wait for memory.
+    // Once the loads of all stages have begun: walking on may wait for memory.
     const int last = min(range.begin + Config::kSlots, range.end) - 1;
     if (range.begin == range.end) announce();
 #pragma unroll 1
@@ -64,14 +65,14 @@ class ListedRowLoader {
  protected:
   static constexpr int kWarpTokens = 16;
 
-  /// Of a pair of blocks, which this lane has; and of its tokens, which.
+  /// Which block of a pair this lane has, and which of its tokens.
   __device__ __forceinline__ int half() const {
     return thread_ % 32 / kWarpTokens;
   }
   __device__ __forceinline__ int token() const {
     return thread_ / 32 * kWarpTokens + thread_ % kWarpTokens;
   }
-  /// Of the pair that begins at `block`.
+  /// This thread's token of the pair of blocks that begins at `block`.
   __device__ __forceinline__ sm90::ListPlace place(const Range& range, int block) const {
     return sm90::place_in_list(range.lists, block + half(), token());
   }
@@ -86,7 +87,7 @@ class ListedRowLoader {
   int entry_ = -1, entry_ahead_ = -1;  // of the next range's first four blocks
 
  private:
-  /// Q is asked for after a call's first block, and needed as soon (loader.cuh).
+  /// Q is loaded after a call's first block, and needed as early (loader.cuh).
   __device__ __forceinline__ void wait_for_query() {
     ptx::wait(shared_.first_query(), 0);
     has_query_ = true;

@@ -1,6 +1,6 @@
 // Tokens of an fp8_656 cache to shared memory as they are, by bulk copies: 656 bytes a token, or 16 tokens at
-// once where they follow one another. Read by columns of 16 bytes, eight tokens lie in eight groups of banks
-// (656 = 5 x 128 + 16), so that nobody needs a swizzle.
+// once if they are adjacent. Read by columns of 16 bytes, eight tokens lie in eight groups of banks (656 = 5
+// x 128 + 16), so no swizzle is needed.
 #pragma once
 
 #include "core/formats/fp8_656.h"
@@ -12,10 +12,10 @@
 
 namespace flashlatent::fp8 {
 
-/// What tokens that do not count are copied from.
+/// The source of dead tokens.
 __device__ constexpr uint4 kZeroToken[fp8_656::kTokenBytes / 16] = {};
 
-/// By four warps, each 16 tokens of every block.
+/// By four warps, each with 16 tokens of every block.
 template <class Shared>
 class Loader {
   using Config = typename Shared::Config;
@@ -51,16 +51,16 @@ class Loader {
   static constexpr int kWarpTokens = 16;
   static constexpr int kWarpBytes = kWarpTokens * fp8_656::kTokenBytes;
 
-  /// Q is asked for after a call's first block, and needed as soon: behind three more blocks of all CTAs it
-  /// came late, and dense calls of 128 requests took 3 % longer. Asked before this warp arrives for that
-  /// block, which nobody can use sooner: after it the next segment's Q may come, and the barrier be a phase
-  /// further.
+  /// Q is loaded after a call's first block, and needed as early: behind three more blocks of all CTAs it
+  /// came late, and dense calls of 128 requests took 3 % longer. The wait for Q comes before this warp's
+  /// arrival for the next block: once that block can be used, the next segment's Q may come, and the barrier
+  /// be one phase further.
   __device__ __forceinline__ void wait_for_query() {
     ptx::wait(shared_.has_query, 0);
     has_query_ = true;
   }
 
-  /// This lane's token of a block; the upper half warp has the same as the lower.
+  /// This lane's token of a block; the upper half of the warp has the same tokens as the lower.
   __device__ __forceinline__ int token(int block) const {
     return block * 64 + first_ + lane_ % kWarpTokens;
   }
@@ -68,14 +68,14 @@ class Loader {
     return entry_of(cache_, range, token(block));
   }
 
-  /// Null if it does not count.
+  /// Null if the token is dead.
   __device__ __forceinline__ const std::uint8_t* token_of(int entry, int block) const {
     const sm90::TokenPlace place = place_of(cache_, entry, token(block));
     if (place.page < 0) return nullptr;
     return static_cast<const std::uint8_t*>(cache_.data) + offset_of(cache_, place, 0);
   }
 
-  /// To the next slot, which does not count as filled before this warp arrives.
+  /// Goes to the next stage, which is not full before this warp arrives.
   __device__ __forceinline__ void copy(const std::uint8_t* token) const {
     const std::uint32_t live = __ballot_sync(0xffffffff, token != nullptr) & 0xffff;
     if (token == nullptr) token = reinterpret_cast<const std::uint8_t*>(kZeroToken);
@@ -105,10 +105,10 @@ class Loader {
   const std::uint64_t policy_ = ptx::evict_first_policy();
   RingPlace<Config> place_;
   int next_entry_ = -1;
-  bool has_query_ = false;  // of the first segment with blocks
+  bool has_query_ = false;  // the Q of the first segment with blocks
 };
 
-/// The loading role, of segments that somebody lists.
+/// The loading role, for listed segments.
 template <class Loader>
 __device__ __forceinline__ void load_listed(const sm90::DecodeArguments& args, sm90::SegmentList& segments,
                                             Loader loader) {

@@ -1,10 +1,9 @@
-// One warpgroup's part of the output: O^T of its columns of V (rows of the accumulators) and all query rows
-// of the tile (columns). Both tile sizes have it.
+// One warpgroup's columns of the output: O^T of its columns of V (rows of the accumulators) and all query
+// rows of the tile (columns). For both tile sizes.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/poison.cuh"
 #include "cuda/sm90/kernels/fp8/products.cuh"
-#include "cuda/sm90/kernels/fp8/tile_rows.cuh"
 #include "cuda/sm90/merge/column_output.cuh"
 #include "cuda/sm90/merge/epilogue.cuh"
 #include "cuda/sm90/merge/team_unit.cuh"
@@ -25,7 +24,8 @@ class OutputPart {
   __device__ __forceinline__ OutputPart(Shared& shared, const sm90::DecodeArguments& args)
       : shared_(shared), args_(args), me_(threadIdx.x / 128) {}
 
-  /// Of this warpgroup. Where registers are short whatever is made of it is made anew.
+  /// The thread's number in this warpgroup. If registers are short, values that follow from it are computed
+  /// again at each use.
   __device__ __forceinline__ static int thread() {
     int thread = threadIdx.x % 128;
     if constexpr (kRows > 16) asm volatile("" : "+r"(thread));
@@ -37,19 +37,18 @@ class OutputPart {
     if constexpr (kRows == 64) return thread() % 4 * 2;
     return fragment().column;
   }
-  /// Of the output's columns, this thread's first; they come in pairs, 64 apart.
+  /// This thread's first column of the output; its columns come in pairs, 64 apart.
   __device__ __forceinline__ int first_column() const {
     return me_ * Config::kPartDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
   }
   __device__ __forceinline__ void meet_alone() const { ptx::named_sync(kBarrier + me_, 128); }
 
-  /// Of a segment's partial result, the first row, counted in those of all.
+  /// The first row of a segment's partial result, counted among all partial rows.
   __device__ __forceinline__ std::int64_t partial_row(const sm90::Work& work) const {
     return sm90::first_partial_row<kRows>(args_, work);
   }
 
-  /// This thread's columns of a row of values, as it has them in S^T and O^T. `column()` is asked for each
-  /// pair.
+  /// This thread's columns of a row of values, as in S^T and O^T. `column()` is called for each pair.
   template <class Column>
   __device__ __forceinline__ static Columns columns_of(const float (&row)[kRows], Column column) {
     Columns values;
@@ -61,7 +60,7 @@ class OutputPart {
     }
     return values;
   }
-  /// Of a group of V, pairs of tokens 8 i + lane % 4 * 2 + {0, 1}.
+  /// Ratios of a group of V, for pairs of tokens 8 i + lane % 4 * 2 + {0, 1}.
   __device__ __forceinline__ static void load_ratios(std::uint32_t (&ratio)[8],
                                                      const std::uint16_t (&of)[64]) {
 #pragma unroll
@@ -87,24 +86,21 @@ class OutputPart {
       for (int i = 0; i < kRows / 2; ++i) chunk[i] *= factor[i / 4 * 2 + i % 2];
     }
   }
-  /// ptxas is to know nothing of them: products are under way, or were.
+  /// Hides the accumulators from ptxas: products are under way, or were.
   __device__ __forceinline__ static void pin(Accumulators& o) {
 #pragma unroll
     for (auto& chunk : o) ptx::pin_registers(chunk);
   }
 
-  /// Of the block in that slot, whose V is next. `limit(n)`: of its tokens those that row n attends to.
-  template <class Limit>
+  /// Of the block in that slot, whose V is next. `seen(n)`: what row n sees, from the block's first token on.
+  template <class Seen>
   __device__ __forceinline__ void keep_from_poison(int slot, std::uint16_t (*ratio)[64],
-                                                   std::uint64_t partial, Limit limit) {
+                                                   std::uint64_t partial, Seen seen) {
     if (partial == 0) return;
     const PartOfV v{shared_.blocks[slot] + me_ * Config::kPartDim, ratio + me_ * Config::kPartGroups};
-    const bool found = record_poison<Config::kPartDim>(shared_.poison_from + me_ * Config::kPartDim, v,
-                                                       partial, thread(), [&](int token) {
-                                                         int row = 0;
-                                                         while (row < kRows && limit(row) <= token) ++row;
-                                                         return row;
-                                                       });
+    const bool found =
+        record_poison<Config::kPartDim>(shared_.poisoned_rows + me_ * Config::kPartDim, v, partial, thread(),
+                                        [&](int token) { return RowSet::that_see(token, kRows, seen); });
     if (found) shared_.poisoned[me_] = 1;
     meet_alone();
     silence<Config::kPartDim>(v, partial, thread());
@@ -113,22 +109,22 @@ class OutputPart {
   __device__ __forceinline__ bool is_poisoned() const {
     return shared_.poisoned[me_] != 0;
   }
-  /// What that found goes into the outputs, and is forgotten. The caller then says that there is none.
+  /// Puts what was found into the outputs, and forgets it. The caller then records that there is none.
   __device__ __forceinline__ void spread_poison(Accumulators& o) {
 #pragma unroll
     for (int i = 0; i < Config::kPartChunks * kRows / 2; ++i) {
       const int of_v = first_column() + i / (kRows / 2) * 64 + i % 4 / 2;
       const int row = i % (kRows / 2) / 4 * 8 + column() + i % 2;
-      if (row >= shared_.poison_from[of_v]) o[i / (kRows / 2)][i % (kRows / 2)] = NAN;
+      if (shared_.poisoned_rows[of_v].contains(row)) o[i / (kRows / 2)][i % (kRows / 2)] = NAN;
     }
     meet_alone();
     for (int i = thread(); i < Config::kPartDim; i += 128) {
-      shared_.poison_from[me_ * Config::kPartDim + i] = sm90::kNoPoison;
+      shared_.poisoned_rows[me_ * Config::kPartDim + i].clear();
     }
   }
 
-  /// By what row n's sums are multiplied in the end; writes its lse. Of probabilities at most 2^kLargest;
-  /// `first_row()`: as partial_row(). `sink(place)`: of its head, if there are any.
+  /// Returns the final factor of row n's sums; writes the row's lse. Probabilities are at most 2^kLargest;
+  /// `first_row()`: as partial_row(). `sink(place)`: the head's sink, if there are any.
   template <int kLargest, class FirstRow>
   __device__ __forceinline__ float finish_row(const sm90::Work& work, FirstRow first_row, int n, float base,
                                               float sum) const {

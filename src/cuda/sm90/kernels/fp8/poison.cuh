@@ -1,5 +1,4 @@
-// Values that are not finite, in tokens that some rows of the tile see and others do not (by the causal
-// mask).
+// Values that are not finite, in tokens that only some rows of the tile see (by the causal mask).
 #pragma once
 
 #include "core/formats/fp8_656.h"
@@ -14,7 +13,7 @@ __device__ __forceinline__ bool is_poison_fp16(std::uint32_t bits) {
   return (bits & 0x7c00) == 0x7c00;
 }
 
-/// A warpgroup's part of V in a block of tokens, and the ratios of its groups.
+/// A warpgroup's columns of V in a block of tokens, and the ratios of their groups.
 struct PartOfV {
   std::uint8_t* tokens;  // its first column in the first token
   std::uint16_t (*ratio)[64];
@@ -26,11 +25,11 @@ struct PartOfV {
 };
 
 /// Outputs of rows that see a token of `partial` get NaN where its V is not finite: its K is not either, so
-/// that the score is NaN or infinite. Queries see tokens in order: the first row, `first_row(token)`, is
-/// enough, which `poison_from` keeps for each column until the segment's end. Was there any?
-template <int kPartDim, class FirstRow>
-__device__ __forceinline__ bool record_poison(std::uint8_t* poison_from, const PartOfV& v,
-                                              std::uint64_t partial, int thread, FirstRow first_row) {
+/// that the score is NaN or infinite. `poisoned` keeps these rows for each column until the segment's end.
+/// `rows_that_see(token)`: a RowSet. Was there any?
+template <int kPartDim, class RowsThatSee>
+__device__ __forceinline__ bool record_poison(sm90::PoisonedRows* poisoned, const PartOfV& v,
+                                              std::uint64_t partial, int thread, RowsThatSee rows_that_see) {
   bool found = false;
 #pragma unroll 1
   for (; partial != 0; partial &= partial - 1) {
@@ -38,16 +37,16 @@ __device__ __forceinline__ bool record_poison(std::uint8_t* poison_from, const P
 #pragma unroll 1
     for (int column = thread; column < kPartDim; column += 128) {
       if (!v.is_poison(token, column)) continue;
-      const int row = first_row(token);
-      if (row < poison_from[column]) poison_from[column] = static_cast<std::uint8_t>(row);
+      poisoned[column].add(rows_that_see(token));
       found = true;
     }
   }
   return found;
 }
 
-/// What is not finite becomes 0, for those rows that do not see it: their weight is 0, and 0 * NaN is NaN.
-/// Each of the 128 threads has columns of its own; between its last look at `ratio` and this all must meet.
+/// Values that are not finite become 0, for the rows that do not see them: their weight is 0, and 0 * NaN is
+/// NaN. Each of the 128 threads has its own columns; after their last read of `ratio` all threads must
+/// synchronise before this call.
 template <int kPartDim>
 __device__ __forceinline__ void silence(const PartOfV& v, std::uint64_t partial, int thread) {
 #pragma unroll 1

@@ -1,6 +1,6 @@
 // The two products of a block, with the tokens' bytes as A operand in registers: converted there, and never
-// written back. Both take 1 instruction for two values from e4m3 to fp16; V 1 more for its ratio, and one for
-// four, to bring two tokens' bytes of a column together.
+// written back. Both take 1 instruction for two values from e4m3 to fp16. V takes 1 more for its ratio, and 1
+// for four values, to bring two tokens' bytes of a column together.
 #pragma once
 
 #include "cuda/sm90/math/fp8_units.cuh"
@@ -47,7 +47,7 @@ __device__ __forceinline__ void widen_keys(Operands& a, const KeyBytes& bytes) {
   }
 }
 
-/// RoPE's as they are: two products of 16 from each of the two KeyBytes.
+/// RoPE's columns, unconverted: two products of 16 from each of the two KeyBytes.
 __device__ __forceinline__ void take_rope(Operands& a, const KeyBytes& first, const KeyBytes& second) {
   auto put = [&](int k, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3) {
     a[k][0] = a0, a[k][1] = a1, a[k][2] = a2, a[k][3] = a3;
@@ -58,7 +58,7 @@ __device__ __forceinline__ void take_rope(Operands& a, const KeyBytes& first, co
   put(3, second.low.z, second.high.z, second.low.w, second.high.w);
 }
 
-/// Bytes of 16 columns of V of 64 tokens: of two tokens two columns a register. `row`: this lane's token of
+/// Bytes of 16 columns of V of 64 tokens: two columns of two tokens a register. `row`: this lane's token of
 /// the first 32, at the warp's columns.
 struct ValueBytes {
   std::uint32_t pairs[2][4];
@@ -83,13 +83,13 @@ __device__ __forceinline__ void widen_values(std::uint32_t (*a)[4], const std::u
     a[i / 2][i % 2 * 2 + 1] = sm90::times(columns.high, ratio[i]);
   }
 }
-/// Of 64 tokens.
+/// For 64 tokens.
 __device__ __forceinline__ void widen_values(Operands& a, const ValueBytes& bytes,
                                              const std::uint32_t (&ratio)[8]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) widen_values(a + half * 2, bytes.pairs[half], ratio + half * 4);
 }
-/// The same as they are.
+/// The same without ratios.
 __device__ __forceinline__ void widen_values(std::uint32_t (*a)[4], const std::uint32_t (&bytes)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

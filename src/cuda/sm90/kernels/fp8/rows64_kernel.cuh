@@ -6,9 +6,10 @@
 //   outputs    |             | P0, O_l += V0_l^T P0 | P1, O_l += V1_l^T P1 | ...
 //              |             | P0, O_r += V0_r^T P0 | P1, O_r += V1_r^T P1 | ...
 //
-// Barriers: full and empty of a block's slot (the loader's warps and their bytes; all that compute, who have
-// read it). scored and softened of the one place of scores (the scorer; those who have taken P from them),
-// p_free and has_p of P's (all that multiply have done with the one before; have stored theirs).
+// Barriers: full and empty of a block's stage (arrivals: the loader's warps and their bytes; all computing
+// threads, which have read it). scored and softened of the one place of scores (the scorer; the output
+// warpgroups, which have computed P from them). p_free and has_p of the place of P (the output warpgroups
+// have done with the previous P; have stored the next one).
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/block_loader.cuh"
@@ -24,7 +25,7 @@ template <class Config>
 using MergeStep = sm90::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows,
                                   Config::kVDim, 4, 9, Config::kLists>;
 
-/// A call's first item where parts are whole items in turn; else an end.
+/// A call's first item, if parts are whole items by kTurns; else an end.
 __device__ __forceinline__ sm90::Work first_by_shapes(const sm90::DecodeArguments& args) {
   if (sm90::is_in_turn(args)) return sm90::whole_part(args);
   sm90::Work unknown;
@@ -70,7 +71,7 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const sm9
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
                                      const CUtensorMap& kv_map) {
-  // Not load_blocks(): of fp8_656 the loader would spill 30 words.
+  // Not load_blocks(): for fp8_656 the loader would spill 30 words.
   using BlockLoader = LoaderOf<SharedMemory<Config>>;
   if constexpr (Config::kFp8_584) {
     load_lists(
@@ -89,7 +90,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::D
 template <class Config>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   for (int i = threadIdx.x; i < Config::kVDim; i += Config::kThreads) {
-    shared.poison_from[i] = sm90::kNoPoison;
+    shared.poisoned_rows[i].clear();
   }
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;

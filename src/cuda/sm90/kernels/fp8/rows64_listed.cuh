@@ -1,5 +1,5 @@
-// The loading role of the 64-row kernel where tokens are of two lists. It has 32 registers: what a warp needs
-// of its lists is in shared memory, and of a call's first item nobody waits for a list of segments.
+// The loading role of the 64-row kernel if tokens are of two lists. It has 32 registers: what a warp needs of
+// its lists is in shared memory. A call's first item does not wait for the list of segments.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/block_loader.cuh"
@@ -17,13 +17,13 @@ class ListedSegments : LoaderOf<Shared> {
  public:
   using Loader::Loader;
 
-  /// Finds the lists of the segment that is loaded next, and asks for its first entries. kIsWhole: all blocks
-  /// of its lists; else those that the segment says.
+  /// Finds the lists of the segment that is loaded next, and starts loading its first entries. kIsWhole: all
+  /// blocks of its lists; else the segment's blocks.
   template <bool kIsWhole>
   __device__ __forceinline__ void look_ahead(const sm90::DecodeArguments& args, const sm90::Work& work) {
     int guess = -1;
     if constexpr (kIsWhole) guess = first_entry(args, work.tile);
-    __syncwarp();  // all lanes are done with the segment before the one at hand
+    __syncwarp();  // all lanes are done with the segment before the present one
     sm90::ListedRange& range = ranges().of[next_];
     find_lists(range, args, work.segment, work.tile);
     __syncwarp();
@@ -41,7 +41,7 @@ class ListedSegments : LoaderOf<Shared> {
     entry_ahead_ = look_up(range, range.begin + 2);
   }
 
-  /// Loads the segment that was looked ahead at; calls `announce` once on the way, for the next one.
+  /// Loads the segment that look_ahead() got; calls `announce` once meanwhile, for the next one.
   template <class Announce>
   __device__ __forceinline__ void load(Announce announce) {
     const sm90::ListedRange& range = ranges().of[next_];
@@ -52,23 +52,22 @@ class ListedSegments : LoaderOf<Shared> {
  private:
   __device__ __forceinline__ ListedRanges& ranges() const { return shared_.lists.of_warp[thread_ / 32]; }
 
-  /// As sm90::listed_range(), by a lane each list: their lengths come at once.
+  /// As sm90::listed_range(), with a lane for each list: both lengths come at once.
   __device__ __forceinline__ void find_lists(sm90::ListedRange& range, const sm90::DecodeArguments& args,
                                              const schedule::Segment& segment,
                                              const sm90::RowTile& tile) const {
     const int i = thread_ % 32;
     if (i >= 2) return;
     const sm90::ListedCache& cache = cache_.listed[i];
-    const schedule::TokenSpan span =
-        schedule::span_of(args.geometry, cache_.list_lengths, i, segment.request);
+    const TokenSpan span = schedule::span_of(args.geometry, cache_.list_lengths, i, segment.request);
     range.lists.entries[i] =
         cache.entries + tile.request * cache.entries_stride + tile.first_token * cache.entries_token_stride;
     range.lists.tokens[i] = span.count();
     if (i == 0) range.lists.first = span.begin;
   }
 
-  /// Of an item's first two blocks, asked for before its lengths are known, if they are of its first list,
-  /// which goes by indices.
+  /// Loads entries of an item's first two blocks before its lengths are known, if they are of its first list,
+  /// which has indices.
   __device__ __forceinline__ int first_entry(const sm90::DecodeArguments& args,
                                              const sm90::RowTile& tile) const {
     const sm90::ListedCache& first = cache_.listed[0];
@@ -81,8 +80,8 @@ class ListedSegments : LoaderOf<Shared> {
   int next_ = 0;  // of two ranges
 };
 
-/// The loading role, of segments that a computing warp lists. `first`: the first one if shapes tell it, a
-/// whole item, else an end; it is loaded before the list is there.
+/// The loading role, for segments that a computing warp lists. `first`: the first segment, a whole item, if
+/// shapes tell it, else an end; it is loaded before the list is ready.
 template <class Shared>
 __device__ __forceinline__ void load_lists(const sm90::DecodeArguments& args, sm90::SegmentList& list,
                                            const sm90::Work& first, ListedSegments<Shared> segments) {

@@ -1,12 +1,11 @@
-// The two warpgroups that multiply: P^T from a block's scores, and O^T += V^T P^T, each half of the output's
-// columns. V comes to registers as it is in the cache and is brought to fp16 there.
+// The two output warpgroups: P^T from a block's scores, and O^T += V^T P^T, each with half of the output's
+// columns. V comes to registers as it is in the cache and becomes fp16 there.
 //
-// Of P each of four threads has 16 tokens of a row. The base that a row's probabilities are relative to is
-// seldom moved, and so not looked for: they are made with the one that there is, and again if any comes out
-// too large (few_rows_warpgroup.cuh).
+// Four threads each have 16 tokens of a row of P. A row's base seldom moves, so no maximum is computed:
+// probabilities are computed with the base so far, and again if any is too large (few_rows_warpgroup.cuh).
 //
-// Of fp8_584 RoPE is value, too: the last 64 columns of the right warpgroup, multiplied as they are by P in
-// bf16 and without units, so that it does not matter how small the token's scales are.
+// With fp8_584 RoPE is value, too: the last 64 columns of the right warpgroup, multiplied unconverted by P in
+// bf16 without units, so the size of the token's scales does not matter.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/e4m3_block.cuh"
@@ -31,7 +30,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// One segment.
   __device__ __forceinline__ void attend(const sm90::Work& work) {
     if (!finds_rows_ahead<Config>(work)) {
-      meet_both();  // nobody writes to the rows before any more
+      meet_both();  // the previous rows are no longer written
       if (threadIdx.x < kRows) find_row(shared_, args_, work.tile, threadIdx.x);
       if (!Config::kGuessesQuery && is_first_ && work.blocks() > 0) {
         Query<Config>(shared_, args_, query_maps_).help(work);
@@ -44,15 +43,15 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   }
 
  private:
-  /// All its blocks. What is seldom to be done about one is not in the loop: base_ is seldom moved but at the
-  /// begin, and of few blocks some tokens count for some rows only.
+  /// All blocks of the segment. Rare cases are not in the loop: base_ seldom moves except at the begin, and
+  /// few blocks have tokens that only some rows see.
   __device__ __forceinline__ void add_blocks(const sm90::Work& work) {
     this->clear(o_);
     base_ = -INFINITY;
     sum_ = 0;
     int left = work.blocks();
     const int of_some = blocks_of_some(work);
-    if (left > 0) {  // the first block does without soften()
+    if (left > 0) {  // the first block skips soften()
       ptx::arrive(shared_.p_free);
       ptx::arrive(shared_.has_p);
     }
@@ -67,8 +66,8 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// How many blocks at the end have tokens that some rows do not attend to.
   __device__ __forceinline__ int blocks_of_some(const sm90::Work& work) const {
     if constexpr (Config::kRowsAlike) return 0;
-    const RowsBehind<kRows>& rows = shared_.output_rows;
-    return rows.of_row[0] > 0 ? work.segment.block_end - rows.limit(work, 0) / 64 : 0;
+    const sm90::RowsBehind<kRows>& rows = shared_.output_rows;
+    return rows.of_row[0] > 0 ? work.segment.block_end - rows.seen_by_all(work).end / 64 : 0;
   }
 
   /// Writes the segment's result.
@@ -106,13 +105,13 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     ptx::named_sync(kOutputsBarrier, Config::kOutputThreads);
   }
 
-  // Of P and of rows' statistics, this thread's row and which of its sharers it is.
+  // This thread's row of P and of statistics, and its number among the row's threads.
   __device__ __forceinline__ static int row() { return thread() % kRows; }
   __device__ __forceinline__ int sharer() const { return me_ * 2 + thread() / kRows; }
 
-  /// P^T of the block that has been scored into shared memory, with the base that there is, when nobody reads
-  /// the one before any more. Before all have stored theirs, what V's product begins with. Returns false if
-  /// the block is to be begun again.
+  /// Stores P^T of the block that has been scored to shared memory, with the base so far, when the previous P
+  /// is no longer read. Before all threads have stored theirs, prepares the begin of V's product. Returns
+  /// false if the block must be begun again.
   __device__ __forceinline__ bool soften(bool of_some) {
     ptx::arrive(shared_.p_free);
     ptx::wait(shared_.scored, parity_);
@@ -126,23 +125,23 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     return !of_some && shared_.restarts[parity_] == 0;
   }
 
-  /// Of the block that has been scored.
+  /// Scales of the tokens of the block that has been scored.
   __device__ __forceinline__ TokenScales<Config>& tokens() const { return shared_.tokens[slot_.slot()]; }
 
   __device__ __forceinline__ float score(int i) const {
     return shared_.scores.of_token[sharer() * kTokens + i][Scores<Config>::place(i, row())];
   }
 
-  /// This thread's of P, two a word: times units, and of fp8_584 also without, in bf16.
+  /// This thread's values of P, two a word: times units, and with fp8_584 also without units, in bf16.
   struct Probabilities {
     std::uint32_t in_units[kTokens / 2];
     std::uint32_t plain[Config::kFp8_584 ? kTokens / 2 : 1];
   };
-  /// Relative to the base that there is, and their sum without units. Is any larger than it may be?
+  /// Computes probabilities relative to the base so far, and their sum without units. Is any too large?
   __device__ __forceinline__ bool take_exponentials(Probabilities& probabilities) {
     auto& p = probabilities.in_units;
     const float base = finite_base();
-    std::uint32_t largest = 0;  // of even and of odd tokens
+    std::uint32_t largest = 0;  // of even and odd tokens
     block_sum_ = 0;
 #pragma unroll
     for (int i = 0; i < kTokens; i += 4) {
@@ -167,13 +166,13 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     }
     return exceeds(max(largest & 0xFFFF, largest >> 16));
   }
-  /// Is a P, as fp16, larger than it may be?
+  /// Is a P, as fp16, too large?
   __device__ __forceinline__ static bool exceeds(std::uint32_t p) {
     constexpr std::uint32_t kMost = (15U + Config::kLargestP + Config::kSlack) << 10;
     return p > kMost;
   }
-  /// The base of a row of which a new one may be needed, as take_exponentials() decides: by the row alone,
-  /// though all rows are begun again.
+  /// The base of a row that may need a new one, as take_exponentials() decides: by the row alone, though all
+  /// rows are begun again.
   __device__ __forceinline__ float settle_base(float max) const {
     const float p = sm90::exp2_fast(max - finite_base());
     // Rounded up as in math/unit_scores.cuh.
@@ -198,11 +197,11 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// From one P to the other.
   static constexpr std::uint32_t kPlainAfter = Config::kTileBytes;
 
-  /// P^T again, with a base for this block's scores, and what V's product begins with. `of_some`: some of the
-  /// tokens count for some rows only.
+  /// Computes P^T again, with a base for this block's scores, and prepares the begin of V's product.
+  /// `of_some`: only some rows see some of the tokens.
   __device__ __forceinline__ void begin_again(const sm90::Work& work, int left, bool of_some) {
     ptx::wait(shared_.scored, parity_);
-    const int limit = shared_.output_rows.limit(work, 0) - (work.segment.block_end - left) * 64;
+    const int limit = shared_.output_rows.seen_by_all(work).end - (work.segment.block_end - left) * 64;
     if constexpr (Config::kE4m3) {
       silence(limit);
     } else {
@@ -232,16 +231,16 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     Base::rescale(o_, Base::columns_of(shared_.factor, [column = Base::column()] { return column; }));
   }
 
-  /// o_ += V^T P^T, this part of a block's. 32 tokens of 64 columns at a time: operands of two such steps are
-  /// in registers, and the bytes of the next one are under way. The first step's operands are made before P
-  /// is there.
+  /// o_ += V^T P^T, this warpgroup's columns of a block, in steps of 32 tokens and 64 columns: operands of
+  /// two steps are in registers, and the bytes of the next step are under way. The first step's operands are
+  /// made before P is ready.
   __device__ __forceinline__ void begin_product() {
     load_values(value_row(), 0);
     if constexpr (Config::kTokens == Tokens::kFp8_656) load_ratios(0);
     widen_values(a_[0], 0);
     load_values(value_row(), 1);
   }
-  /// Bytes of a step, and of fp8_584 its ratios. `row`: value_row().
+  /// Bytes of a step, and with fp8_584 its ratios. `row`: value_row().
   __device__ __forceinline__ void load_values(std::uint32_t row, int step) {
     constexpr int kChunkStep = Config::kE4m3 ? sm90::atoms::kAtomBytes : 64;
     ptx::load_matrices_transposed(bytes_, row + step / 2 * kChunkStep + step % 2 * 32 * Config::kTokenBytes);
@@ -251,7 +250,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
       ratio_[0] = ratios.x, ratio_[1] = ratios.y, ratio_[2] = ratios.z, ratio_[3] = ratios.w;
     }
   }
-  /// Of 32 tokens.
+  /// Widens the values of 32 tokens.
   __device__ __forceinline__ void widen_values(std::uint32_t (*a)[4], int half) {
     if constexpr (Config::kE4m3) {
       fp8::widen_values(a, bytes_);
@@ -261,7 +260,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
       fp8::widen_values(a, bytes_, ratio_ + half * 4);
     }
   }
-  /// Of a group of V.
+  /// Ratios of a group of V.
   __device__ __forceinline__ void load_ratios(int group) {
     if constexpr (Config::kTokens == Tokens::kFp8_656)
       Base::load_ratios(ratio_, tokens().ratio[me_ * Config::kPartGroups + group]);
@@ -337,12 +336,11 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   __host__ __device__ static constexpr bool is_rope(int step) {
     return kRope && step < kSteps && step >= kSteps - 2;
   }
-  /// Of the two warpgroups, the right one.
+  /// Is this the right one of the two warpgroups?
   __device__ __forceinline__ bool has_rope() const {
     return __shfl_sync(0xffffffff, me_, 0) != 0;
   }
-  /// Operands of two products, of 32 tokens from `first` on: they take the place of a step's bytes and
-  /// ratios.
+  /// Operands of two products, for 32 tokens from `first` on: they replace a step's bytes and ratios.
   __device__ __forceinline__ void load_rope(int first) {
     const std::uint32_t row = ptx::shared_address(shared_.blocks[slot_.slot()]) +
                               pairs::data_offset(first + thread() % 32 / 16 * 8 + thread() % 8) +
@@ -357,8 +355,8 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
       a[1][i] = ratio_[i];
     }
   }
-  /// RoPE's columns r and r + 8 of a thread become neighbours, as the others are: r and r + 1, or of odd r
-  /// r + 7 and r + 8.
+  /// A thread's RoPE columns r and r + 8 become neighbours, as other columns are: r and r + 1, or for odd r r
+  /// + 7 and r + 8.
   __device__ __forceinline__ void pair_rope() {
     constexpr int kLane = 4;  // to the next column
     const bool odd = thread() & kLane;
@@ -377,17 +375,17 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     return me_ == 0 ? pair : pair / 2 + pair % 2 * 4;
   }
 
-  /// Of the block whose V is next.
+  /// For the block whose V is next.
   __device__ __forceinline__ void keep_from_poison(const sm90::Work& work, int limit) {
-    const std::uint64_t partial = partial_tokens(shared_.live[slot_.slot()], limit);
-    const int start = shared_.output_rows.limit(work, 0) - limit;
+    const std::uint64_t partial = sm90::partial_tokens(shared_.live[slot_.slot()], {limit});
+    const int start = shared_.output_rows.seen_by_all(work).end - limit;
     Base::keep_from_poison(slot_.slot(), tokens().ratio, partial,
-                           [&](int n) { return shared_.output_rows.limit(work, n) - start; });
+                           [&](int n) { return shared_.output_rows.seen(work, n).from(start); });
   }
 
-  /// The same of e4m3, with tokens that do not count.
+  /// The same for e4m3, with dead tokens.
   __device__ __forceinline__ void silence(int limit) const {
-    const std::uint64_t live = shared_.live[slot_.slot()], partial = partial_tokens(live, limit);
+    const std::uint64_t live = shared_.live[slot_.slot()], partial = sm90::partial_tokens(live, {limit});
     if (live == sm90::kAllLive && partial == 0) return;
     E4m3Block<Config>::silence(shared_.blocks[slot_.slot()], me_, thread(), live, partial);
     this->meet_alone();
@@ -431,7 +429,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     }
   }
 
-  /// Row n's lse, and by what its sums are multiplied in the end, when all have put theirs.
+  /// Row n's lse, and the final factor of its sums, once all threads have published theirs.
   __device__ __forceinline__ void finish_row(const sm90::Work& work, int n) {
     const auto& sums = shared_.by_sharer;
     const float sum = (sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]);
@@ -461,10 +459,10 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   const sm90::QueryMaps& query_maps_;
   bool is_first_ = true;         // segment with blocks
   fp8::RingPlace<Config> slot_;  // of the next block
-  std::uint32_t parity_ = 0;     // of the next block, and where its tokens' scales are
-  float base_, sum_;             // of this thread's row; -inf: there is none yet
-  float block_sum_;              // its share of the block's
-  // Of the product under way: bytes of V and operands of two steps, ratios of a group (fp8_584: of a step).
+  std::uint32_t parity_ = 0;     // of the next block, and place of its tokens' scales
+  float base_, sum_;             // of this thread's row; -inf: no base yet
+  float block_sum_;              // this thread's sum of the block
+  // For the product under way: bytes of V and operands of two steps, ratios of a group (fp8_584: of a step).
   std::uint32_t bytes_[4], ratio_[Config::kFp8_584 ? 4 : 8];
   std::uint32_t a_[2][2][4];
   typename Base::Accumulators o_;

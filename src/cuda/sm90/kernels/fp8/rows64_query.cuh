@@ -1,11 +1,11 @@
-// Q of a tile, by the warpgroup that scores, while the others are still at the output of the tile before:
-// fp16, its RoPE part bf16 but for e4m3 latents, times a power of two that brings the tile's largest value to
-// 2^14, so that bf16 values down to 2^-28 of it are exact. A call's first one by all three warpgroups that
-// compute, where its segment is short: 8 requests take 0.9 us less so, large batches up to 0.6 % more.
+// Q of a tile, loaded by the scorer while the output warpgroups still write the previous tile's output: fp16,
+// its RoPE part bf16 except for e4m3 latents, times a power of two that brings the tile's largest value to
+// 2^14, so that bf16 values down to 2^-28 of it are exact. If a call's first segment is short, all three
+// computing warpgroups load its Q: 8 requests then take 0.9 us less, large batches up to 0.6 % more.
 //
-// It comes as it is in memory, by one box for each part, and is converted where it lies, into the order in
-// which K's columns come to registers (scorer.cuh): four units of 16 bytes, one of each lane of a quad,
-// become four others with a word of each.
+// It comes as it is in memory, by one box for each of the query's two tensors, and is converted in place,
+// into the order in which K's columns reach registers (scorer.cuh): four units of 16 bytes, one of each lane
+// of a quad, become four units with a word of each.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/rows64_smem.cuh"
@@ -23,8 +23,8 @@ class Query {
                                    const sm90::QueryMaps& maps)
       : shared_(shared), args_(args), maps_(maps) {}
 
-  /// By the scorer, when this thread's products with the Q before are done. Returns what scores are to be
-  /// multiplied by, to base 2.
+  /// By the scorer, when this thread's products with the previous Q are done. Returns the factor of scores,
+  /// to base 2.
   __device__ __forceinline__ float take(const sm90::Work& work) {
     const sm90::RowTile& tile = work.tile;
     find_thread();
@@ -42,8 +42,7 @@ class Query {
     is_first_ = false;
     return args_.scale_log2 * sm90::power_of_two(127 - exponent);
   }
-  /// By those who multiply, at a call's first segment with blocks: each warpgroup its share of what take()
-  /// does.
+  /// By the output warpgroups, at a call's first segment with blocks: each does its share of take().
   __device__ __forceinline__ void help(const sm90::Work& work) {
     if (!is_short(work)) return;
     find_thread();
@@ -51,20 +50,20 @@ class Query {
     bring_to_fp16<Config::kComputeGroups, kHelperTiles>(work.tile, threadIdx.x / 128);
   }
 
-  /// The next one, where there is one in line, may be asked for before it is taken; by a thread.
+  /// Loads the next Q, if there is one in line, before it is taken; by one thread.
   __device__ __forceinline__ void say_next(const sm90::Work* next) const {
     sm90::RowsInLine& rows = shared_.lists.next_query;
     rows.request = -1;
     if (next != nullptr && next->blocks() > 0 && args_.query.rows_in_boxes)
       rows = next->tile.in_line(args_.query);
   }
-  /// By the scorer, when all of its products with this one are done.
+  /// By the scorer, when all of its products with this Q are done.
   __device__ __forceinline__ void ask_ahead() const {
     meet<1>();
     if (threadIdx.x % 128 == 0 && shared_.lists.next_query.request >= 0) ask(shared_.lists.next_query);
   }
 
-  /// A later tile's, so that it need not come from memory when it is taken.
+  /// Prefetches a later tile's Q, so that it need not come from memory when it is taken.
   __device__ __forceinline__ void bring_to_l2(const sm90::RowTile& tile) const {
     constexpr int kFirst = query_parts::first_columns(Config::kQkDim), kLine = 64;  // columns
     const int thread = threadIdx.x % 128, n = thread / 2;
@@ -80,25 +79,25 @@ class Query {
 
  private:
   static constexpr int kRows = Config::kRows;
-  /// Its tile; of e4m3 latents it is as the others.
+  /// RoPE's tile; with e4m3 latents it is like the others.
   static constexpr int kRope = Config::kE4m3 ? Config::kQueryTiles : Config::kQueryTiles - 1;
-  /// Of a call's first Q: those of each warpgroup that helps, and the scorer's, which are the last.
+  /// Tiles of a call's first Q: those of each helping warpgroup, and the scorer's, the last ones.
   static constexpr int kHelperTiles = (Config::kQueryTiles + Config::kOutputs) / Config::kComputeGroups,
                        kScorerTiles = Config::kQueryTiles - Config::kOutputs * kHelperTiles;
 
-  /// Has the next one been asked for?
+  /// Has the load of the next Q begun?
   __device__ __forceinline__ bool is_asked() const {
     if constexpr (Config::kAsksAhead) return shared_.lists.next_query.request >= 0;
     return false;
   }
-  /// Where a guess does, one warpgroup takes 2,900 clocks for a call's first Q, and three with their largest
-  /// value first 6,300.
+  /// If the guessed factor fits, one warpgroup takes 2,900 clocks for a call's first Q; three that first find
+  /// the largest value take 6,300.
   __device__ __forceinline__ static bool is_short(const sm90::Work& work) {
     return !Config::kGuessesQuery && work.blocks() <= 16;
   }
 
   __device__ __forceinline__ void find_thread() {
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread_));  // not to be asked for wherever it is used
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread_));  // so that it is not read again at each use
     thread_ %= 128;
   }
   /// So many warpgroups.
@@ -107,8 +106,8 @@ class Query {
     ptx::named_sync(kGroups == 1 ? kScorerBarrier : kQueryBarrier, kGroups * 128);
   }
 
-  /// Where it lies, by so many warpgroups, of which this is number `group` and has so many tiles. Returns the
-  /// exponent of what it is multiplied by.
+  /// Converts Q in place, by so many warpgroups; this one has number `group` and so many tiles. Returns the
+  /// exponent of the factor.
   template <int kGroups, int kTiles>
   __device__ __forceinline__ int bring_to_fp16(const sm90::RowTile& tile, int group) {
     const int first = group * kHelperTiles;
@@ -127,15 +126,15 @@ class Query {
     return exponent;
   }
 
-  /// By one box for each part.
+  /// Loads Q, by one box for each of its two tensors.
   __device__ __forceinline__ void ask(const sm90::RowsInLine& rows) const {
     ptx::arrive_expecting(shared_.has_query, sizeof(shared_.q));
     // There is one line (BoxMaps::query_lines): no registers are left for a division.
     sm90::copy_query_chunks<Config::kQkDim>(shared_.q, maps_, rows.first, 0, rows.request, shared_.has_query);
   }
 
-  /// The same times 2^kGuess, which suits the queries of models, without asking for the largest value first.
-  /// False if it does not: then Q is as it is in memory again.
+  /// The same times 2^kGuess, which suits the queries of models, without finding the largest value first.
+  /// False if it does not suit: then Q is again as in memory.
   __device__ __forceinline__ bool convert_by_guess(const sm90::RowTile& tile) {
     auto& query_max = reinterpret_cast<int(&)[4]>(shared_.query_max);
     const std::uint32_t pair = convert(0, Config::kQueryTiles, (127 + kGuess) * 0x00800080U) & 0x7FFF7FFFU;
@@ -149,7 +148,7 @@ class Query {
     for (const int x : query_max) max = ::max(max, x);
     if ((max >= kLeastGuessed && max < kMostGuessed) || max == 0) [[likely]]
       return true;
-    meet<1>();  // all have read the maxima
+    meet<1>();  // all threads have read the maxima
     copy(tile);
     ptx::wait(shared_.has_query, parity_);
     parity_ ^= 1;
@@ -168,9 +167,9 @@ class Query {
     }
   }
 
-  /// Some of its tiles. `factor`: two bf16. Returns the larger magnitudes, with any sign, before that, of
-  /// both halves of a word. Tile by tile, not all at once: a call's first instructions are slow to come, and
-  /// unrolled it took 5,000 to 7,000 clocks in place of 2,300.
+  /// Converts some of Q's tiles. `factor`: two bf16. Returns the largest magnitudes before multiplication,
+  /// with any sign, of both halves of words. Tile by tile: a call's first instructions are fetched slowly,
+  /// and unrolled code took 5,000 to 7,000 clocks in place of 2,300.
   __device__ __forceinline__ std::uint32_t convert(int begin, int end, std::uint32_t factor) const {
     std::uint32_t largest = 0;
     std::uint32_t units[4];
@@ -223,13 +222,13 @@ class Query {
   SharedMemory<Config>& shared_;
   const sm90::DecodeArguments& args_;
   const sm90::QueryMaps& maps_;
-  // Largest values of 2^-7 to 2^8 come to 2^-1 to 2^14 so: bf16 values down to 2^-15 of them are exact, and
-  // others right to 2^-24 of them.
+  // Largest values of 2^-7 to 2^8 thus become 2^-1 to 2^14: bf16 values down to 2^-15 of the largest are
+  // exact, and smaller values are right to 2^-24 of it.
   static constexpr int kGuess = 6, kLeastGuessed = (127 - 7) << 7, kMostGuessed = (127 + 9) << 7;
 
   int thread_;                // in take() and help()
-  bool is_first_ = true;      // of the call's
-  std::uint32_t parity_ = 0;  // of when the next one has come
+  bool is_first_ = true;      // the call's first Q
+  std::uint32_t parity_ = 0;  // of the barrier of the next Q
 };
 
 }  // namespace flashlatent::fp8::rows64

@@ -1,8 +1,8 @@
-// The warpgroup that scores: S^T = K Q^T of every block, for the two that multiply.
+// The scorer: S^T = K Q^T of every block, for the two output warpgroups.
 //
-// K comes to registers as it is in the cache and is brought to fp16 there, in units of its token
-// (math/fp8_units.cuh), so that all groups of a token add up in one sum. Units go into the exponents. e4m3
-// latents have none. What differs for fp8_584 are its scales (scales_584.cuh).
+// K comes to registers as it is in the cache and becomes fp16 there, in units of its token
+// (math/fp8_units.cuh), so that all groups of a token add up in one sum. Units are added to the exponents.
+// e4m3 latents have no units. fp8_584 differs by its scales (scales_584.cuh).
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/e4m3_block.cuh"
@@ -23,11 +23,12 @@ class Scorer {
     own_ = Config::kE4m3      ? sm90::atoms::block_offset<Config::kChunks>(fragment().row, 0, thread() % 4)
            : Config::kFp8_584 ? pairs::data_offset(fragment().row) + thread() % 4
                               : fragment().row * fp8_656::kTokenBytes + thread() % 4;
-    // From itself: what a shuffle gives ptxas cannot make anew for each block, which would wait for it.
+    // A shuffle from itself: ptxas cannot recompute a shuffle's result for each block, which would wait for
+    // it.
     own_ = __shfl_sync(0xffffffff, own_, threadIdx.x % 32);
   }
 
-  /// Takes a segment's Q, when the one before has been scored.
+  /// Takes a segment's Q, when the previous segment has been scored.
   __device__ __forceinline__ void begin(const sm90::Work& work) {
     scale_ = query_.take(work);
     if constexpr (Config::kE4m3) scale_ *= cache_scale(args_);
@@ -38,7 +39,7 @@ class Scorer {
     begin(first);
     return true;
   }
-  /// At what is next; null: it is not known.
+  /// The next segment; null: not known.
   __device__ __forceinline__ void look_ahead(const sm90::Work* next) const {
     if (next != nullptr && next->is_end()) next = nullptr;
     if (next != nullptr) query_.bring_to_l2(next->tile);
@@ -47,10 +48,10 @@ class Scorer {
     }
   }
 
-  /// All blocks of a segment, of which there are some.
+  /// All blocks of a segment that has blocks.
   __device__ __forceinline__ void attend(const sm90::Work& work) {
     // Of the first row, from the block on.
-    int limit = Config::kRowsAlike ? 0 : rows().limit(work, 0) - work.segment.block_begin * 64;
+    int limit = Config::kRowsAlike ? 0 : rows().seen_by_all(work).end - work.segment.block_begin * 64;
 #pragma unroll 1
     for (int left = work.blocks(); left > 0; --left) {
       if constexpr (Config::kE4m3) {
@@ -78,26 +79,26 @@ class Scorer {
   __device__ __forceinline__ static int thread() {
     return threadIdx.x % 128;
   }
-  /// Of the eight tokens whose bytes lanes read at once, neighbours are four apart, so that eight lanes that
-  /// read 64 bytes of two of them meet in no bank.
+  /// Neighbours among the eight tokens whose bytes lanes read at once are four tokens apart, so that eight
+  /// lanes that read 64 bytes of two tokens have no bank conflict.
   __device__ __forceinline__ static sm90::Fragment fragment() {
     const sm90::Fragment own = sm90::fragment_of(thread());
-    // Two tokens of an atom follow one another, and those of a pair lie in other banks.
+    // Two tokens of an atom are adjacent, and the tokens of a pair lie in different banks.
     if constexpr (Config::kTokens != Tokens::kFp8_656) return own;
     const int i = own.row % 8;
     return {own.row - i + i % 2 * 4 + i / 2, own.column};
   }
 
-  __device__ __forceinline__ const RowsBehind<kRows>& rows() const {
+  __device__ __forceinline__ const sm90::RowsBehind<kRows>& rows() const {
     return shared_.scored_rows;
   }
 
-  /// What a group's values are multiplied by: its scale in units of the token (sm90::ratio_to_unit()).
+  /// The factor of a group's values: its scale in units of the token (sm90::ratio_to_unit()).
   __device__ __forceinline__ static float in_units(float scale, std::uint32_t unit) {
     return scale * sm90::power_of_two(254 - unit);
   }
 
-  /// Of a token's scales.
+  /// Follows from a token's scales.
   struct KeyScales {
     float group[fp8_656::kGroups];
     std::uint32_t unit;  // its exponent
@@ -112,7 +113,7 @@ class Scorer {
       scales.exact = ((bits.x | bits.y | bits.z | bits.w) & 0x7FFFFF) == 0;
       return scales;
     }
-    /// What RoPE is multiplied by: two bf16.
+    /// The factor of RoPE: two bf16.
     __device__ __forceinline__ std::uint32_t inverse_pair() const { return (254 - unit) * 0x00800080U; }
     __device__ __forceinline__ float ratio(int i) const { return in_units(group[i], unit); }
   };
@@ -139,7 +140,7 @@ class Scorer {
     ptx::wgmma_fence();
     fp8::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
     ptx::wgmma_commit();
-    // Asked while these run.
+    // Checked while these run.
     const bool rounds = ptx::named_any(kScorerBarrier, 128, !low.exact || !high.exact);
     std::uint32_t ratios[fp8_656::kGroups];  // of both tokens
 #pragma unroll
@@ -161,8 +162,8 @@ class Scorer {
     }
   }
 
-  /// The same of fp8_584. While nothing is under way it is asked whether there are odd tokens: their units
-  /// take registers.
+  /// The same for fp8_584. While no product is under way it checks for odd tokens, whose units take
+  /// registers.
   __device__ __forceinline__ void score_584() {
     const int slot = slot_.slot();
     ptx::wait(shared_.full[slot], slot_.parity());
@@ -234,8 +235,8 @@ class Scorer {
     }
   }
 
-  /// The latent's share where scales are no powers of two: values are rounded as code that works in bf16
-  /// does, since an lse shows fp16's own rounding of a ratio. fp16 has room for all of their 8 bits.
+  /// The latent's part of scores, if scales are no powers of two: values are rounded as by code in bf16,
+  /// since an lse would show fp16's rounding of a ratio. fp16 holds all of their 8 bits.
   __device__ __forceinline__ void score_rounded(std::uint32_t token, std::uint32_t row, std::uint64_t q) {
     ptx::wgmma_wait<0>();
     fp8::Operands a;
@@ -251,7 +252,7 @@ class Scorer {
         for (int j = 0; j < 4; ++j) {
           const float2 two = sm90::unpack<__half>(k[j]);
           const float ratio = ratios[j % 2];
-          // Not by unpack(): ptxas would take its halves for registers of 16 bits, and spill five words.
+          // Not by unpack(): ptxas would treat its halves as 16-bit registers, and spill five words.
           const std::uint32_t rounded = sm90::pack<__nv_bfloat16>(two.x * ratio, two.y * ratio);
           k[j] = sm90::pack<__half>(__uint_as_float(rounded << 16), __uint_as_float(rounded & 0xFFFF0000));
         }
@@ -266,7 +267,8 @@ class Scorer {
     return in_units(ptx::load_float(token + fp8_656::kScaleOffset + group * 4), unit);
   }
 
-  /// 64 columns: of product k a lane has columns 2 k and 2 k + 1 of its 16, and the two eight on.
+  /// 64 columns: for product k a lane has columns 2 k and 2 k + 1 of its 16, and the two columns eight
+  /// further.
   __device__ __forceinline__ static void widen(fp8::Operands& a, const fp8::KeyBytes& bytes) {
     const std::uint32_t low[4] = {bytes.low.x, bytes.low.y, bytes.low.z, bytes.low.w};
     const std::uint32_t high[4] = {bytes.high.x, bytes.high.y, bytes.high.z, bytes.high.w};
@@ -297,8 +299,8 @@ class Scorer {
     }
   }
 
-  /// Scores to base 2, and units, into exponents of P for those who multiply. `limit`: tokens of this block
-  /// and later ones that the tile's first row attends to. `finds_rows`: see finds_rows_ahead().
+  /// Computes exponents of P for the output warpgroups, from scores to base 2 and units. `limit`: how many
+  /// tokens of this and later blocks the tile's first row attends to. `finds_rows`: see finds_rows_ahead().
   __device__ __forceinline__ void publish(const sm90::Work& work, int limit, bool finds_rows) {
     float low_scale = scale_, high_scale = scale_;
     float low_log = Config::kLargestP, high_log = Config::kLargestP;
@@ -316,12 +318,14 @@ class Scorer {
     for (int i = 0; i < kRows / 2; ++i) {
       s_[i] = i % 4 < 2 ? fmaf(s_[i], low_scale, low_log) : fmaf(s_[i], high_scale, high_log);
     }
-    if (live != sm90::kAllLive || (!Config::kRowsAlike && partial_tokens(live, limit) != 0)) [[unlikely]] {
-      const int first = Config::kRowsAlike ? 0 : rows().limit(work, 0) - limit;
+    if (live != sm90::kAllLive || (!Config::kRowsAlike && sm90::partial_tokens(live, {limit}) != 0))
+        [[unlikely]] {
+      const int first = Config::kRowsAlike ? 0 : rows().seen_by_all(work).end - limit;
       sm90::Fragment own = fragment();
       asm volatile("" : "+r"(own.row));  // nothing of this is to be kept in registers meanwhile
-      sm90::mask_columns<kRows>(
-          s_, live, own, [&](int n) { return Config::kRowsAlike ? 64 : rows().limit(work, n) - first; });
+      sm90::mask_columns<kRows>(s_, live, own, [&](int n) {
+        return Config::kRowsAlike ? TokenPrefix{64} : rows().seen(work, n).from(first);
+      });
       masked = true;
     }
     ptx::wait(shared_.softened, softened_ ^ 1);
@@ -332,7 +336,7 @@ class Scorer {
     for (int j = 0; j < kRows / 8; ++j) {
       const int place = Scores<Config>::place(token, j % 4 * 8 + fragment().column) + j / 4 * 32;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {  // eight tokens on rows lie as here
+      for (int half = 0; half < 2; ++half) {  // eight tokens on, rows lie as here
         *reinterpret_cast<float2*>(&shared_.scores.of_token[token + 8 * half][place]) =
             make_float2(s_[4 * j + 2 * half], s_[4 * j + 2 * half + 1]);
       }
@@ -342,7 +346,7 @@ class Scorer {
     ptx::arrive(shared_.empty[slot_.slot()]);
   }
 
-  /// A lane of the quad a group. `ratios`: of both tokens.
+  /// Each lane of the quad has a group. `ratios`: of both tokens.
   __device__ __forceinline__ void put_tokens(const std::uint32_t (&ratios)[fp8_656::kGroups]) const {
     const int group = thread() % 4;
     const std::uint32_t first = group % 2 == 0 ? ratios[0] : ratios[1],
@@ -350,7 +354,7 @@ class Scorer {
     put_ratio(group, group < 2 ? first : last);
     put_shares(Config::kLargestP);
   }
-  /// A lane of the quad a group, and the fourth after it.
+  /// Each lane of the quad has a group, and the fourth after it.
   __device__ __forceinline__ void put_tokens_584(const Ratios584& ratios) const {
     const int group = thread() % 4;
     const std::uint32_t first = group % 2 == 0 ? ratios[0] : ratios[1],
@@ -360,14 +364,14 @@ class Scorer {
     put_ratio(group + 4, group < 2 ? after : ratios[6]);
     put_shares(0);
   }
-  /// Of both tokens.
+  /// For both tokens.
   __device__ __forceinline__ void put_ratio(int group, std::uint32_t ratio) const {
     auto& to = shared_.tokens[slot_.slot()].ratio[group];
     const int token = fragment().row;
     to[ratio_place<Config>(token)] = static_cast<std::uint16_t>(ratio);
     to[ratio_place<Config>(token + 8)] = static_cast<std::uint16_t>(ratio >> 16);
   }
-  /// By a lane of the quad: inverse units times 2^-powers.
+  /// By one lane of the quad: inverse units times 2^-powers.
   __device__ __forceinline__ void put_shares(int powers) const {
     if (thread() % 4 != 0) return;
     float(&to)[64] = shared_.tokens[slot_.slot()].share;
@@ -381,11 +385,11 @@ class Scorer {
   SharedMemory<Config>& shared_;
   const sm90::DecodeArguments& args_;
   Query<Config> query_;
-  std::uint32_t own_;  // in a block, where this thread's first token begins, and its lane of the quad
+  std::uint32_t own_;  // where this thread's first token begins in a block, and its lane of the quad
   fp8::RingPlace<Config> slot_;  // of the next block
-  std::uint32_t softened_ = 0;   // parity of when the next scores have been read
+  std::uint32_t softened_ = 0;   // parity of the barrier of the next scores' reads
   float scale_ = 0;              // of scores, to base 2
-  std::uint32_t units_[2] = {};  // of the block at hand: exponents of this thread's two tokens' units
+  std::uint32_t units_[2] = {};  // exponents of the units of this thread's two tokens, of the present block
   float s_[kRows / 2];
 };
 

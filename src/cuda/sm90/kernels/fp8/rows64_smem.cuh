@@ -3,7 +3,8 @@
 
 #include "cuda/sm90/kernels/fp8/rows64_config.h"
 #include "cuda/sm90/kernels/fp8/scales_584.cuh"
-#include "cuda/sm90/kernels/fp8/tile_rows.cuh"
+#include "cuda/sm90/load/rows_behind.cuh"
+#include "cuda/sm90/math/mask.cuh"
 #include "cuda/sm90/merge/merge_step.cuh"
 #include "cuda/sm90/merge/team_unit.cuh"
 #include "cuda/sm90/walk/listed_tokens.cuh"
@@ -11,9 +12,9 @@
 
 namespace flashlatent::fp8::rows64 {
 
-/// S^T of a block as exponents to base 2: 64 tokens of kRows query rows each. Eight rows change places with
-/// eight others from token to token, so that neither who writes fragments (Scorer::fragment()) nor who reads
-/// rows meets in a bank.
+/// S^T of a block as exponents to base 2: 64 tokens of kRows query rows each. Eight rows swap places with
+/// eight others from token to token, so that neither writes of fragments (Scorer::fragment()) nor reads of
+/// rows have bank conflicts.
 template <class Config>
 struct Scores {
   float of_token[64][sm90::kTileRows];
@@ -23,35 +24,35 @@ struct Scores {
   }
 };
 
-/// Of fp8_656 and fp8_584, of a block's tokens: ratios of V's scales to its unit (math/fp8_units.cuh), and
-/// by what a probability times its unit is multiplied in the row's sum. The eighth group of fp8_584 is RoPE,
-/// which has none.
+/// For a block's tokens, with fp8_656 and fp8_584: ratios of V's scales to the token's unit
+/// (math/fp8_units.cuh), and the factor of a probability times its unit in the row's sum. The eighth group of
+/// fp8_584 is RoPE, which has no ratio.
 template <class Config>
 struct alignas(16) TokenScales {
   std::uint16_t ratio[Config::kGroups][64];
   float share[64];
 };
 
-/// Where a token's ratio is among a group's.
+/// The place of a token's ratio among a group's.
 template <class Config>
 __device__ __forceinline__ int ratio_place(int token) {
   return Config::kFp8_584 ? ratio_place_584(token) : token;
 }
 
-/// What fp8_584 has beside: P without units in bf16, for RoPE's part of V, and what the loader keeps of
+/// Additions for fp8_584: P without units in bf16, for RoPE's columns of V, and what the loader keeps of
 /// lists.
 template <class Config>
 struct PlainP {
   std::uint8_t p[Config::kTileBytes];
 };
-/// Of a loading warp: the lists of the segment at hand and of the next one.
+/// A loading warp's lists: of the present segment and of the next one.
 struct ListedRanges {
   sm90::ListedRange of[2];
 };
 struct LoadedLists {
   ListedRanges of_warp[4];
-  float sink[sm90::kTileRows];  // of rows, where heads have any
-  sm90::RowsInLine next_query;  // asked for when this one is done with; of no request: there is none
+  float sink[sm90::kTileRows];  // of rows, if heads have sinks
+  sm90::RowsInLine next_query;  // loaded when the present one is done; of no request: there is none
   ptx::Barrier first_query;     // the call's first Q has come from memory; has one phase
 };
 struct None {};
@@ -65,7 +66,7 @@ struct alignas(1024) SharedMemory {
     std::uint8_t p[Config::kTileBytes];                  // of a block
     struct {                                             // at a segment's end
       float bounds[Config::kOutputs][4][Config::kRows];  // of a row's sums, by warp
-      float scale[Config::kOutputs][Config::kRows];      // by which they come to fp16
+      float scale[Config::kOutputs][Config::kRows];      // factors to fp16
     } partial;
   };
   [[no_unique_address]] std::conditional_t<Config::kFp8_584, PlainP<Config>, None> plain;
@@ -75,41 +76,41 @@ struct alignas(1024) SharedMemory {
   [[no_unique_address]] std::conditional_t<Config::kFp8_584, LoadedLists, None> lists;
   float by_sharer[Config::kSharers][Config::kRows];  // maxima, sums
   float factor[Config::kRows];                       // by which outputs shrink, or what they end with
-  RowsBehind<Config::kRows> scored_rows,
+  sm90::RowsBehind<Config::kRows> scored_rows,
       output_rows;  // the scorer is at the next segment before the others are
   sm90::RowPlace<typename Config::Element> row_place[Config::kRows];
-  // Is a probability of a block too large, or, of e4m3, a token masked? Of the next block meanwhile 0.
+  // Is a probability of the block too large, or (e4m3) a token masked? The next block's is 0 meanwhile.
   int restarts[2];
-  std::uint8_t poison_from[Config::kVDim];    // of each column (fp8/poison.cuh)
-  int poisoned[Config::kOutputs];             // is there any in its columns?
-  int query_max[Config::kComputeGroups * 4];  // of each warp
-  std::uint64_t live[Config::kSlots];         // which tokens of a block count
+  sm90::PoisonedRows poisoned_rows[Config::kVDim];  // by column (fp8/poison.cuh)
+  int poisoned[Config::kOutputs];                   // is there any in its columns?
+  int query_max[Config::kComputeGroups * 4];        // of each warp
+  std::uint64_t live[Config::kSlots];               // which tokens of a block count
   ptx::Barrier full[Config::kSlots], empty[Config::kSlots];
-  ptx::Barrier scored, softened;  // the scores are there; have been read
-  ptx::Barrier p_free, has_p;     // nobody reads P any more; it is there
+  ptx::Barrier scored, softened;  // scores are ready; have been read
+  ptx::Barrier p_free, has_p;     // P is no longer read; is ready
   ptx::Barrier has_query;         // Q has come from memory
   sm90::SegmentList segments;
   sm90::MergeBegun merge;
 
-  /// What the loader of lists waits for after its first block. Not has_query: where the call's first item is
-  /// empty, or Q comes a second time, its next phase may be over before a warp asks.
+  /// What the loader by lists waits for after its first block. Not has_query: if the call's first item is
+  /// empty, or Q comes a second time, its next phase may be over before a warp waits.
   __device__ __forceinline__ ptx::Barrier& first_query() { return lists.first_query; }
 };
 
-/// What takes many instructions, once a row and segment.
+/// Computes what takes many instructions, once a row and segment.
 template <class Config>
 __device__ __forceinline__ void find_row(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
                                          const sm90::RowTile& tile, int n) {
   if constexpr (!Config::kRowsAlike) shared.output_rows.find(args, tile, n);
   shared.row_place[n] = sm90::RowPlace<typename Config::Element>::find(args, tile, n);
-  if constexpr (Config::kFp8_584) {  // not a trip to memory at the end
+  if constexpr (Config::kFp8_584) {  // to avoid a trip to memory at the end
     if (args.output.sink != nullptr && n < tile.rows) {
       shared.lists.sink[n] = __ldg(args.output.sink + tile.head(args.query, n));
     }
   }
 }
-/// Does the scorer do it, at the second block? Those who multiply have then written the rows before. Rows are
-/// not needed before the end.
+/// Does the scorer find the rows, at the second block? By then the output warpgroups have written the
+/// previous rows. Rows are not needed before the end.
 template <class Config>
 __device__ __forceinline__ bool finds_rows_ahead(const sm90::Work& work) {
   return Config::kFp8_584 && work.blocks() > 1;

@@ -1,6 +1,6 @@
-// The scales of an fp8_584 token: seven powers of two, a byte of exponent each, and a byte that means
-// nothing. As those of fp8_656 they are split into a unit for the token and a ratio to it for each group
-// (math/fp8_units.cuh), here exact.
+// The scales of an fp8_584 token: seven powers of two, a byte of exponent each, and a byte of padding. Like
+// the scales of fp8_656 they are split into a unit for the token and a ratio to it for each group
+// (math/fp8_units.cuh), here exactly.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -54,13 +54,13 @@ struct Scales584 {
 
 inline constexpr std::uint32_t kNanScale = 255;
 
-/// Where a token's ratio is among a group's: a lane of a quad finds those of its 16 tokens, 8 i + 2 lane +
-/// {0, 1}, together.
+/// The place of a token's ratio among a group's: the ratios of a quad lane's 16 tokens, 8 i + 2 lane + {0,
+/// 1}, are adjacent.
 __device__ __forceinline__ int ratio_place_584(int token) {
   return token % 8 / 2 * 16 + token / 8 * 2 + token % 2;
 }
 
-/// The ratio of a group's scale to its token's unit, as fp16: what is above 2^15 is of a group of zeros.
+/// The ratio of a group's scale to its token's unit, as fp16: above 2^15 the group is all zeros.
 __device__ __forceinline__ std::uint16_t ratio_584(std::uint32_t byte, std::uint32_t exponent) {
   const float ratio = __uint_as_float(byte << 23) * sm90::power_of_two(254 - exponent);
   return __half_as_ushort(__float2half_rn(fminf(ratio, 0x1p15F)));

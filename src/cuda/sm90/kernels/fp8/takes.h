@@ -15,15 +15,15 @@ inline bool is_fp8_584(const DecodeProblem& problem) {
   return problem.cache.format == KvFormat::kFp8_584;
 }
 
-/// Why none of these kernels takes the problem's cache; nothing if its rows, or queries, decide.
+/// Why none of these kernels takes the problem's cache; nothing if they may, by rows or queries.
 std::optional<std::string> declines_cache(const DecodeProblem& problem);
-/// The same of fp8_584: all rows of a tile must attend to the same tokens.
+/// The same for fp8_584: all rows of a tile must attend to the same tokens.
 std::optional<std::string> declines_fp8_584(const DecodeProblem& problem);
 
-/// Of a call's cache: one without pages has no boxes.
+/// The instance for a call. `has_pages`: a cache without pages has no boxes.
 cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& geometry, bool has_pages);
 
-/// Of any of them: the geometry says which.
+/// Launches any of these instances: the geometry says which.
 Status launch(const DecodeCall& call);
 
 }  // namespace flashlatent::fp8

@@ -1,9 +1,9 @@
-// What tokens of a cache are.
+// The kinds of a cache's tokens.
 #pragma once
 
 namespace flashlatent::fp8 {
 
-/// For e4m3 latents also how blocks come (load/atoms_loader.cuh). fp8_584: of two lists.
+/// For e4m3 latents also how blocks are loaded (load/atoms_loader.cuh). fp8_584: from two lists.
 enum class Tokens { kFp8_656, kE4m3Boxes, kE4m3Tokens, kFp8_584 };
 
 constexpr bool is_e4m3(Tokens tokens) {

@@ -1,11 +1,11 @@
-// How blocks of fp8_584 tokens lie in shared memory: two tokens' data, then the scales of both, as long as in
-// the cache.
+// How blocks of fp8_584 tokens lie in shared memory: two tokens' data, then the scales of both, with as many
+// bytes as in the cache.
 //
 //   token 0, 576 bytes | token 1, 576 | scales of 0, 8 | scales of 1, 8 | token 2 ...
 //
-// So a token begins 4 groups of banks (of 16 bytes) after the one before, and a pair one group after the pair
-// before. The same 16 bytes of eight tokens are then in eight groups (ldmatrix), and so are 64 bytes of two
-// tokens, 16 a lane (K to registers). Nothing is swizzled, and bulk copies may bring tokens.
+// So a token begins 4 groups of banks (of 16 bytes) after the token before it, and a pair one group after the
+// pair before it. The same 16 bytes of eight tokens are then in eight groups (ldmatrix), and so are 64 bytes
+// of two tokens, 16 a lane (K to registers). No swizzle is needed, and bulk copies can load tokens.
 #pragma once
 
 #include <cstdint>

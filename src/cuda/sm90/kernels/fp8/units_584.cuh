@@ -1,11 +1,11 @@
-// The scales of fp8_584 tokens, ue8m0, a byte for each group of 64 columns, as what K and V are multiplied by
-// in units of their tokens (math/fp8_units.cuh): a ratio is a power of two up to 2^6, and no subnormal in
-// fp16, so that all values of a token are exact while its scales lie within 2^kSpread.
+// The scales of fp8_584 tokens, ue8m0, a byte for each group of 64 columns, as factors of K and V in units of
+// their tokens (math/fp8_units.cuh): a ratio is a power of two up to 2^6, and not subnormal in fp16, so all
+// values of a token are exact while its scales lie within 2^kSpread.
 //
-// Where they do not, or are larger than any model's, a token is odd: its largest scale may say nothing of its
-// values' size, as that of a group of zeros, and a unit that follows from it would leave no digits to other
-// groups and other tokens. The unit of an odd token follows from its codes, too: some 150 instructions for
-// the warp that scores it. Small scales are not odd, however small: the unit has a least value.
+// If they do not, or are larger than any model's, a token is *odd*: its largest scale may say nothing about
+// the size of its values, if it is a group of zeros, and a unit from this scale would leave no digits to
+// other groups and tokens. The unit of an odd token follows from its codes, too, in some 150 instructions of
+// the warp that scores it. Small scales are never odd: the unit has a least value.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@
 
 namespace flashlatent::fp8 {
 
-/// Of one token.
+/// The scales of one token.
 struct UnitScales {
   static constexpr int kLargestRatio = 6;  // 448 x 2^6 < 65504
   static constexpr int kHalfBias = 15;
   static constexpr std::uint32_t kSpread = kLargestRatio + kHalfBias - 1;
-  // Of the largest scale that a unit follows from: 2^-60, so that RoPE's bf16 may be in units of the token,
-  // too. What is below a unit by more than fp16 has room for counts as 0: values below 2^-80.
+  // The least scale from which a unit follows: 2^-60, so that RoPE's bf16 can be in units of the token, too.
+  // Values that are below a unit by more than fp16 can hold count as 0: values below 2^-80.
   static constexpr std::uint32_t kLeast = 67;
-  static constexpr std::uint32_t kMost = 187;  // of a token that is not odd: 2^60
+  static constexpr std::uint32_t kMost = 187;  // for a token that is not odd: 2^60
 
   Scales584 bytes;
-  std::uint32_t largest;  // scale; of odd tokens a bound of their values over 448, as a scale
+  std::uint32_t largest;  // scale; for odd tokens a bound of their values over 448, as a scale
 
-  /// `at`: of its bytes in shared memory.
+  /// `at`: the address of its bytes in shared memory.
   __device__ __forceinline__ static UnitScales at(std::uint32_t at) {
     const Scales584 bytes = Scales584::at(at);
     return {bytes, bytes.largest()};
@@ -38,11 +38,11 @@ struct UnitScales {
   }
   /// The exponent, as in an fp32, of its unit.
   __device__ __forceinline__ std::uint32_t unit() const { return ::max(largest, kLeast) - kLargestRatio; }
-  /// What RoPE is multiplied by: two bf16.
+  /// The factor of RoPE: two bf16.
   __device__ __forceinline__ std::uint32_t inverse_pair() const { return (254 - unit()) * 0x00800080U; }
 };
 
-/// The scales of a group of two tokens, in 16 bits each.
+/// The scales of a group, of two tokens, in 16 bits each.
 __device__ __forceinline__ std::uint32_t scales_of_both(const UnitScales& first, const UnitScales& second,
                                                         int group) {
   return __byte_perm(first.bytes.words[group / 4], second.bytes.words[group / 4],
@@ -51,9 +51,9 @@ __device__ __forceinline__ std::uint32_t scales_of_both(const UnitScales& first,
 }
 
 /// For tokens some of which are odd: `largest` becomes a bound of their values. By all lanes of a warp;
-/// `keys_of(group)`: this lane's 16 codes of each of its two tokens. A group's codes are below 2^9, if not
-/// less by their exponents, of which all bits together are a bound, at most 2^7 too large. Where codes are
-/// below 1/2 it is larger: a ratio may be 2^15 at most.
+/// `keys_of(group)`: this lane's 16 codes of each of its two tokens. A group's codes are below 2^9, or below
+/// a bound from their exponents: the union of the exponents' bits, at most 2^7 too large. If codes are below
+/// 1/2 the bound is larger: a ratio may be at most 2^15.
 template <class KeysOf>
 __device__ __forceinline__ void bound_values(UnitScales& first, UnitScales& second, KeysOf keys_of) {
   constexpr std::uint32_t kAll = 15, kFew = 6;  // exponents of codes
@@ -77,20 +77,20 @@ __device__ __forceinline__ void bound_values(UnitScales& first, UnitScales& seco
   second.largest = ::max(bound >> 16, kAll) - kAll;
 }
 
-/// NaN in RoPE if one of a token's scales is: so is then its score, and all that follows from it.
+/// RoPE becomes NaN if one of a token's scales is NaN: then so are its score and all that follows from it.
 __device__ __forceinline__ void take_nan(uint4& rope, const Scales584& scales) {
   if (scales.largest() == kNanScale) rope.x = 0x7FFF7FFF;
 }
 
-/// Of two tokens, ratios of all groups, as two fp16 each.
+/// Ratios of all groups of two tokens, as two fp16 each.
 using Ratios584 = std::uint32_t[fp8_584::kGroups];
 
-/// The scale whose ratio has an exponent of 0 as fp16, of two tokens.
+/// The scale whose ratio has the exponent 0 as fp16, for two tokens.
 __device__ __forceinline__ std::uint32_t zero_ratios(const UnitScales& first, const UnitScales& second) {
   return ((second.unit() - UnitScales::kHalfBias) << 16) + (first.unit() - UnitScales::kHalfBias);
 }
 
-/// Where none is odd. Of scales below kLeast / 2^kSpread ratios are 0.
+/// If no token is odd. Ratios of scales below kLeast / 2^kSpread are 0.
 __device__ __forceinline__ void find_ratios(Ratios584& ratios, const UnitScales& first,
                                             const UnitScales& second) {
   const std::uint32_t zero = zero_ratios(first, second);
@@ -100,7 +100,7 @@ __device__ __forceinline__ void find_ratios(Ratios584& ratios, const UnitScales&
   }
 }
 
-/// Of any tokens: up to 2^15, of which groups of zeros may have more, and down to fp16's subnormals.
+/// For any tokens: up to 2^15 (groups of zeros may have more), and down to fp16's subnormals.
 __device__ __forceinline__ void find_odd_ratios(Ratios584& ratios, const UnitScales& first,
                                                 const UnitScales& second) {
   const std::uint32_t zero = zero_ratios(first, second);

@@ -29,10 +29,11 @@ struct Arguments {
   const float* alibi_slopes;  // one for each query head, or null
   int kv_heads;
   int sequences;           // requests times KV heads; the row tiles of one read the same tokens
-  int section;             // sequences whose tiles are done together, so that their tokens stay in L2
+  int section;             // sequences whose tiles are computed together, so that their tokens stay in L2
   int jobs;                // of all CTAs; with shared prefixes and segments the plan has them
-  std::int32_t* next_job;  // 0 at first; null where each CTA has one job at most
-  int block_sharers;       // segments: 2 if both warpgroups have the same rows and share their blocks, else 1
+  std::int32_t* next_job;  // 0 at first; null if each CTA has at most one job
+  int block_sharers;       // segments: 2 if both warpgroups have the same rows and divide their blocks, else
+                           // 1
   bool query_boxes;        // Q is loaded by TMA
   bool wide_output;        // rows of out are aligned to 16 bytes
   PrefixArguments prefix;  // only of shared prefixes

@@ -36,7 +36,7 @@ class Attention {
         first_row_(sharers_ > 1 ? 0 : warpgroup_ * 64),
         row_(first_row_ + fragment_.row) {}
 
-  /// Does all jobs that come.
+  /// Computes all jobs that come.
   __device__ __forceinline__ void run() {
     for (std::uint32_t i = 0;; ++i) {
       const std::uint32_t slot = i % kJobSlots;
@@ -105,7 +105,7 @@ class Attention {
     return __ldg(args_.alibi_slopes + place.head) * sm90::kLog2E;
   }
 
-  /// Attends to this warpgroup's share of `blocks` blocks from block `first` on.
+  /// Attends to this warpgroup's blocks among `blocks` blocks from block `first` on.
   __device__ __forceinline__ void attend_in_turns(int first, int blocks) {
     const Position begin = keys_;
     keys_ = values_ = begin.after(rank_);
@@ -114,7 +114,7 @@ class Attention {
     keys_ = begin.after(max(blocks, 0));
     if (sharers_ == 1) return;
     if (blocks > 1) merge_halves();
-    // In the next job a stage may belong to the other warpgroup, which must not look for its block before
+    // In the next job a stage may belong to the other warpgroup, which must not wait for its block before
     // this job's block has come (keys.h, stages_of).
     ptx::named_sync(kComputeBarrier, Config::kComputeThreads);
   }
@@ -157,7 +157,7 @@ class Attention {
   }
 
   /// Merges both warpgroups' results of the same rows into the first one's. The second one's outputs go where
-  /// queries were; the next queries may come after both have met.
+  /// queries were; the next queries may come after both have synchronised.
   __device__ __forceinline__ void merge_halves() {
     static_assert(sizeof(shared_.query) >= sizeof(o_) * 128 || !Config::kSegments);
     float* values = reinterpret_cast<float*>(shared_.query) + thread_;
@@ -194,7 +194,7 @@ class Attention {
   /// Loads Q into this warpgroup's swizzled tiles; rows and elements that do not exist become 0. A warp
   /// copies 16 rows, and each lane finds the address of one.
   __device__ __forceinline__ void load_query(const Job& job) const {
-    ptx::named_sync(kWarpgroupBarrier + warpgroup_, 128);          // the job before has used its query
+    ptx::named_sync(kWarpgroupBarrier + warpgroup_, 128);          // the previous job has used its query
     constexpr int kUnits = Config::kDim / 8, kRows = 32 / kUnits;  // of a warp's access
     constexpr int kTimes = 16 / kRows, kAtOnce = kTimes < 8 ? kTimes : 8;
     const int warp = thread_ / 32, lane = thread_ % 32, unit = lane % kUnits;
@@ -262,8 +262,7 @@ class Attention {
     ptx::wgmma_commit();
   }
 
-  /// One lane reads `word` for all: the one that gives the block back, so that its arrival orders the
-  /// reading.
+  /// One lane reads `word` for all: the one that frees the block, so that its arrival orders the read.
   template <class Word>
   __device__ __forceinline__ Word read_by_one(const Word& word) const {
     Word value = 0;
@@ -271,7 +270,7 @@ class Attention {
     return __shfl_sync(0xffffffff, value, 0);
   }
 
-  /// Scores have been computed: takes the tokens that count, and gives the keys back.
+  /// Scores have been computed: takes the tokens that count, and frees the keys.
   __device__ __forceinline__ void take_keys(Position& at) {
     Stage<Config>& stage = shared_.stages[at.stage];
 #pragma unroll
@@ -280,7 +279,7 @@ class Attention {
     at.next(sharers_);
   }
 
-  /// The block's product has been added: adds what was not finite in V, and gives the values back.
+  /// The block's product has been added: adds what was not finite in V, and frees the values.
   __device__ __forceinline__ void take_values(Position& at, int start) {
     Stage<Config>& stage = shared_.stages[at.stage];
     if (start < all_.begin || start + Config::kBlockTokens > all_.end) {
@@ -323,13 +322,11 @@ class Attention {
 
   /// Which of the block's 64 tokens from 64 * `word` on a row attends to, as bits that are shifted to this
   /// thread's first column.
-  __device__ __forceinline__ std::uint64_t mask(int word, int start, Range seen) const {
-    const int first = start + 64 * word;
-    return (live_[word] & sm90::low_tokens(seen.end - first) & ~sm90::low_tokens(seen.begin - first)) >>
-           fragment_.column;
+  __device__ __forceinline__ std::uint64_t mask(int word, int start, TokenSpan seen) const {
+    return seen.bits(start + 64 * word, live_[word]) >> fragment_.column;
   }
 
-  /// Sets scores of tokens that do not count or are not seen to -inf.
+  /// Sets scores of tokens that are dead or not seen to -inf.
   __device__ __forceinline__ void mask_scores(int start) {
 #pragma unroll
     for (int word = 0; word < Config::kWords; ++word) {
@@ -413,13 +410,13 @@ class Attention {
   const Arguments& args_;
   const int warpgroup_, thread_;
   const sm90::Fragment fragment_;
-  const int sharers_;    // warpgroups that have the same rows and take blocks in turns
+  const int sharers_;    // warpgroups that have the same rows and alternate blocks
   const int rank_;       // this warpgroup among them
   const int first_row_;  // of the tile, of this warpgroup's 64
   const int row_;        // this thread has rows row_ and row_ + 8
   Position keys_, values_;
-  Range all_ = {}, low_ = {}, high_ = {};  // tokens that all rows attend to, and that these two rows do
-  std::uint64_t live_[Config::kWords];     // the block's tokens that count
+  TokenSpan all_ = {}, low_ = {}, high_ = {};  // what all rows see, and what these two rows see
+  std::uint64_t live_[Config::kWords];         // the block's tokens that count
   sm90::RowPair base_, sum_;
   sm90::RowPair slope_ = {0, 0};  // of ALiBi, base 2
   int last_token_ = 0;

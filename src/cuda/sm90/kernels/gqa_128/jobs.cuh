@@ -6,11 +6,6 @@
 
 namespace flashlatent::gqa_128 {
 
-/// Tokens [begin, end).
-struct Range {
-  int begin, end;
-};
-
 /// A job: a tile of query rows and blocks of tokens.
 struct Job {
   sm90::RowTile tile;           // shared prefix: only `request` counts, the request whose pages are read
@@ -42,26 +37,24 @@ __device__ __forceinline__ RowPlace place_of(const Arguments& args, const Job& j
           job.tile.kv_head * query.group.value + query.group.remainder(rest)};
 }
 
-/// The tokens that a row attends to.
+/// What a row sees.
 template <bool kShared>
-__device__ __forceinline__ Range seen_by(const Arguments& args, const Job& job, int row) {
+__device__ __forceinline__ TokenSpan seen_by(const Arguments& args, const Job& job, int row) {
   if (kShared || (!args.decode.causal && args.window == 0)) return {0, job.length};
   if (args.decode.spans != nullptr) [[unlikely]] {
-    const schedule::TokenSpan span = job.tile.span(args.decode, job.tile.later(args.decode, row));
-    return {span.begin, min(job.length, span.end)};
+    const TokenSpan of_rank = job.tile.span(args.decode, job.tile.later(args.decode, row));
+    return {of_rank.begin, min(job.length, of_rank.end)};
   }
-  const int end = job.tile.limit_in_context(args.decode, job.length, row);
-  return {args.window > 0 ? max(end - args.window, 0) : 0, end};
+  return Visibility::last(job.tile.end_in_context(args.decode, job.length, row), args.window);
 }
 
-/// The tokens that all rows of the tile attend to.
 template <bool kShared>
-__device__ __forceinline__ Range seen_by_all(const Arguments& args, const Job& job) {
+__device__ __forceinline__ TokenSpan seen_by_all(const Arguments& args, const Job& job) {
   return {seen_by<kShared>(args, job, max(job.tile.rows - 1, 0)).begin, seen_by<kShared>(args, job, 0).end};
 }
 
-/// Job number `index`: tiles of long rows first, so that none is left for the end, and `section` sequences at
-/// a time.
+/// Job number `index`: tiles of the longest rows first, so that no long one is left for the end, and
+/// `section` sequences at a time.
 template <int kBlockTokens>
 __device__ __forceinline__ Job request_job(const Arguments& args, int index) {
   const sm90::DecodeArguments& decode = args.decode;
@@ -84,7 +77,7 @@ __device__ __forceinline__ Job request_job(const Arguments& args, int index) {
   if (tile.rows == 0) return job;
   job.length = max(0, min(decode.cache.lengths[tile.request], args.reach));
   job.entries = decode.cache.entries + tile.request * decode.cache.entries_stride;
-  const Range first = seen_by<false>(args, job, 0), last = seen_by<false>(args, job, tile.rows - 1);
+  const TokenSpan first = seen_by<false>(args, job, 0), last = seen_by<false>(args, job, tile.rows - 1);
   job.block_begin = min(first.begin, max(last.end, 0)) / kBlockTokens;
   job.block_end = (max(last.end, 0) + kBlockTokens - 1) / kBlockTokens;
   return job;
@@ -121,8 +114,8 @@ __device__ __forceinline__ Job shared_job(const Arguments& args, int index) {
   return job;
 }
 
-/// The page table entries of a member that still has all of a unit's tokens; if none has, nobody uses the
-/// unit's results. Called by all lanes of a warp.
+/// The page table entries of a member that still has all of a unit's tokens; if none has, the unit's results
+/// are not used. Called by all lanes of a warp.
 __device__ __forceinline__ const std::int32_t* shared_entries(const Arguments& args, const Job& job) {
   const prefix::Shape& shape = args.prefix.shape;
   auto sees = [&](int request) {

@@ -1,7 +1,8 @@
-// gqa_128: attention of many query tokens over separate keys and values in pages. It does prompts (prefill)
-// with or without a cached prefix, requests that share a prefix, and as gqa_128_split the segments of a plan
-// (decode of few query tokens or large groups). A job of a CTA is a tile of 128 query rows (d 64: 192;
-// segments: 64 or 128), tokens by heads of a group, so that a group shares its keys and values:
+// gqa_128: attention of many query tokens over separate keys and values in pages. It computes prompts
+// (prefill) with or without a cached prefix, units of a prefix that requests share, and as gqa_128_split the
+// segments of a plan (decode of several query tokens or large groups). A job of a CTA is a tile of 128 query
+// rows (d 64: 192; segments: 64 or 128), tokens by heads of a group, so that a group shares its keys and
+// values:
 //
 //   loading warpgroup      the job, Q, and K and V of a block by TMA through the page table, in a ring of
 //                          stages; cleans the values of blocks that not every row sees

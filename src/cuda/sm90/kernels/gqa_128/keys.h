@@ -38,9 +38,9 @@ constexpr int block_tokens_of(int dim, Kind kind) {
   return dim <= (kind == Kind::kSegments ? 64 : 128) ? 128 : 64;
 }
 
-/// Stages of the ring. Warpgroups take the blocks of a segment in turns, so the number is even: during a job
-/// a stage then belongs to one warpgroup. A warpgroup that had not seen one use of a stage could not tell
-/// from the barrier's parity whether the next one has come.
+/// Stages of the ring. Warpgroups alternate the blocks of a segment, so the number is even: then a stage
+/// belongs to one warpgroup during a job. A warpgroup that had missed one use of a stage could not tell from
+/// the barrier's parity whether the next use has come.
 constexpr int stages_of(int dim, Kind kind) {
   if (dim == 256) return 2;
   if (kind == Kind::kSegments) return dim == 64 ? 6 : 4;
@@ -53,7 +53,7 @@ inline constexpr int kSharedTileRows = 128;
 /// The most rows of a segment's tile.
 inline constexpr int kSegmentTileRows = 64 * warpgroups_of(128, Kind::kSegments);
 
-/// d up to 64, 128 and 256, each in three kinds.
+/// d up to 64, 128 and 256, each for three kinds.
 constexpr std::array<InstanceKey, 9> keys(Dtype dtype) {
   return {{{dtype, 64, Kind::kPlain},
            {dtype, 64, Kind::kTransforms},

@@ -21,7 +21,7 @@ namespace {
 using cuda::check_alignment;
 using cuda::check_pages;
 
-// Bytes of keys and values that tiles under way may read, so that these stay in L2.
+// Bytes of keys and values that running tiles may read, so that these stay in L2.
 constexpr std::int64_t kSectionBytes = 16 << 20;
 
 const Instance* find(const InstanceKey* key) {

@@ -2,8 +2,8 @@
 //
 // A weight of 0 does not silence NaN, so values that some row must not see are cleaned before they are
 // multiplied. Values of dead tokens (tails, invalid pages) become 0. In tokens that only some rows of the
-// tile attend to, elements that are not finite become 0 and are recorded for the rows that do. All four warps
-// clean (with segments three), and only blocks at the edge of what is seen.
+// tile attend to, elements that are not finite become 0 and are recorded for the rows that attend. All four
+// warps clean (with segments three), and only blocks at the edge of what rows see.
 #pragma once
 
 #include "cuda/sm90/kernels/gqa_128/jobs.cuh"
@@ -163,9 +163,9 @@ class Loader {
     return shared_.landed;
   }
 
-  /// With segments three warps clean while the first one starts the next loads: requests are short, and it
-  /// would otherwise wait for everything that is under way. A warp may be several blocks ahead of another: so
-  /// each arrives at the block's own barrier.
+  /// With segments three warps clean while the first warp starts the next loads: requests are short, and it
+  /// would otherwise wait for all loads under way. A warp may be several blocks ahead of another, so each
+  /// arrives at the block's own barrier.
   __device__ __forceinline__ void clean_apart(Stage<Config>& stage, const Tokens<Config>& live, int start) {
     ptx::wait(stage.values_landed, landed_parities_ >> stage_ & 1);
     landed_parities_ ^= 1U << stage_;
@@ -266,7 +266,7 @@ class Loader {
   const int warp_, lane_;
   const int box_tokens_, boxes_;
   const std::uint64_t policy_ = ptx::evict_first_policy();  // of segments, which read their tokens once
-  Range all_ = {};
+  TokenSpan all_ = {};
   int stage_ = 0;
   std::uint32_t parity_ = 0, edge_parity_ = 0;
   std::uint32_t landed_parities_ = 0;  // of segments: one bit for each stage

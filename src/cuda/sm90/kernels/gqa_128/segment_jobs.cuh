@@ -23,7 +23,7 @@ __device__ __forceinline__ Job segment_job(const Arguments& args, const schedule
   job.length = max(0, min(stored, args.reach));
   constexpr int kTokens = Config::kBlockTokens;
   const int origin = (max(0, job.length - g.max_tokens) + kTokens - 1) / kTokens;
-  const Range first = seen_by<false>(args, job, 0), last = seen_by<false>(args, job, tile.rows - 1);
+  const TokenSpan first = seen_by<false>(args, job, 0), last = seen_by<false>(args, job, tile.rows - 1);
   job.block_begin = max(origin + segment.block_begin, max(first.begin, 0) / kTokens);
   job.block_end = min(origin + segment.block_end, (max(last.end, 0) + kTokens - 1) / kTokens);
   const std::int64_t place = static_cast<std::int64_t>(segment.partial) * g.lanes + lane;

@@ -1,5 +1,5 @@
 // A warp's attention over 16 tokens at a time, transposed: tokens on mma's M side, query rows on N, which is
-// 8. From e4m3 it takes 2 x 16 tokens, so that one half is multiplied while the other waits for operands.
+// 8. From e4m3 a warp takes 2 x 16 tokens, so that one half is multiplied while the other waits for operands.
 //
 //   S^T = K Q^T       16 tokens x kColumns, K from shared memory by ldmatrix, Q in registers
 //   P^T               the maximum over tokens: lanes of a column; each warp has its own
@@ -18,7 +18,6 @@
 #include "cuda/sm90/kernels/gqa_16/config.h"
 #include "cuda/sm90/kernels/gqa_16/given.cuh"
 #include "cuda/sm90/kernels/gqa_16/values.cuh"
-#include "cuda/sm90/kernels/gqa_16/visible.cuh"
 #include "cuda/sm90/math/mask.cuh"
 #include "cuda/sm90/math/softmax.cuh"
 #include "cuda/sm90/merge/epilogue.cuh"
@@ -48,7 +47,7 @@ class Attention {
     for (int c = 0; c < kGroups; ++c) load_query(c);
   }
 
-  /// Begins a segment of that tile, of a request of `length` tokens.
+  /// Begins a segment of the tile, of a request of `length` tokens.
   __device__ __forceinline__ void start(int length) {
     length_ = length;
 #pragma unroll
@@ -68,7 +67,7 @@ class Attention {
       }
     }
     const int last = max(tile_.rows - 1, 0);
-    all_ = {visible(last).begin, visible(0).end};
+    all_ = {seen(last).begin, seen(0).end};
     const float* scale = args_.keys.scale;
     const float key_scale = scale == nullptr ? 1.0F : __ldg(scale + tile_.kv_head * args_.keys.scale_stride);
 #pragma unroll
@@ -105,7 +104,7 @@ class Attention {
     multiply(p, ptx::shared_address(planes) + Config::kPlaneBytes);
   }
 
-  /// Writes this warp's share to shared memory: outputs (Config::output_at), maxima and sums.
+  /// Writes this warp's results to shared memory: outputs (Config::output_at), maxima and sums.
   __device__ __forceinline__ void store(float* outputs, float* maxima, float* sums) const {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
@@ -131,9 +130,9 @@ class Attention {
   static constexpr bool kInterleavedTokens = Config::kFp8 && Config::kPacked;
   static constexpr int kScaleGroups = Config::kFp8 ? kGroups : 1;
   static constexpr int kScaleColumns = Config::kFp8 ? 2 : 1;
-  /// A maximum is only raised by a score that exceeds it by this much. Not 0 where e4m3 calls give bf16: fp16
-  /// rounds probabilities more finely, so under bf16's tolerance the token that weighs most need not have
-  /// probability 1.
+  /// A maximum is only raised by a score that exceeds it by this much. Not 0 if outputs are bf16 and the
+  /// cache e4m3: P is fp16, which rounds more finely, so under bf16's tolerance the heaviest token need not
+  /// have the probability 1.
   __device__ __forceinline__ float slack() const {
     return Config::kFp8 && args_.given_is_bf16 ? 8.0F : 0.0F;
   }
@@ -142,7 +141,7 @@ class Attention {
   __device__ __forceinline__ int element(int m, int half) const {
     return 16 * m + (kInterleavedElements ? 2 * row_ + half : row_ + 8 * half);
   }
-  /// The token of 16 that row `row` of S^T is; and the tokens of a step in a lane's rows, two of each 16.
+  /// Which of 16 tokens row `row` of S^T is; and the tokens of a step in a lane's rows, two of each 16.
   __device__ __forceinline__ static int row_token(int row) {
     return kInterleavedTokens ? row % 8 / 2 * 4 + row % 2 + row / 8 * 2 : row;
   }
@@ -215,8 +214,8 @@ class Attention {
     }
   }
 
-  __device__ __forceinline__ Visible visible(int n) const {
-    return visible_by(args_, tile_, length_, n);
+  __device__ __forceinline__ TokenSpan seen(int n) const {
+    return tile_.seen_in_window(args_.decode, args_.score.window, length_, n);
   }
 
   /// Combines x over the lanes that have the same columns.
@@ -292,7 +291,7 @@ class Attention {
     }
   }
 
-  /// Sets scores of tokens that do not count to -inf.
+  /// Sets dead tokens' scores to -inf.
   __device__ __forceinline__ void mask_dead(float (&s)[kTokenTiles][kGroups][4], std::uint32_t live) const {
 #pragma unroll
     for (int half = 0; half < 2 * kTokenTiles; ++half) {
@@ -310,11 +309,11 @@ class Attention {
     for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const Visible range = visible(8 * c + column_ + i);
+        const TokenSpan of_row = seen(8 * c + column_ + i);
 #pragma unroll
         for (int half = 0; half < 2 * kTokenTiles; ++half) {
-          const int t = own_token(half);
-          if (token + t < range.begin || token + t >= range.end) s[half / 2][c][half % 2 * 2 + i] = -INFINITY;
+          const int t = token + own_token(half);
+          if (t < of_row.begin || t >= of_row.end) s[half / 2][c][half % 2 * 2 + i] = -INFINITY;
         }
       }
     }
@@ -429,8 +428,8 @@ class Attention {
     }
   }
 
-  /// For tokens that only some rows attend to: adds V's elements that are not finite to the outputs of the
-  /// rows that do, and replaces them by 0 (0 * NaN is NaN).
+  /// For tokens to which only some rows attend: adds V's elements that are not finite to the outputs of these
+  /// rows, and replaces them by 0 (0 * NaN is NaN).
   __device__ __forceinline__ void add_not_finite(std::uint8_t* planes, int token, std::uint32_t live) {
 #pragma unroll 1
     for (int t = 0; t < Config::kStepTokens; ++t) {
@@ -440,8 +439,8 @@ class Attention {
       for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const Visible range = visible(8 * c + column_ + i);
-          sees_token[c][i] = token + t >= range.begin && token + t < range.end;
+          const TokenSpan of_row = seen(8 * c + column_ + i);
+          sees_token[c][i] = token + t >= of_row.begin && token + t < of_row.end;
         }
       }
 #pragma unroll 1
@@ -481,7 +480,7 @@ class Attention {
   const int column_;  // 2 t
   sm90::RowTile tile_;
   int length_ = 0;
-  Visible all_ = {};  // by all rows
+  TokenSpan all_ = {};  // what all rows see
   float scale_log2_[kScaleGroups][kScaleColumns];
   std::uint32_t query_[kTiles][kGroups][2];
   float o_[kTiles][kGroups][4];

@@ -3,7 +3,7 @@
 //
 // A CTA has `tiles_a_cta` row tiles side by side, of as many KV heads. Their keys and values are neighbours
 // in a page, and memory is faster if they are loaded together. The warps of a tile take its steps of 16
-// tokens in turn:
+// tokens round-robin:
 //
 //   TMA or cp.async, kStages - 1 steps ahead, into stages of the warp's own: no warp waits for another
 //   S^T = K Q^T, softmax, O^T += V^T P^T (attention.cuh)
@@ -47,7 +47,7 @@ __device__ __forceinline__ Job job_of(const Arguments& args, const schedule::Seg
             0, 0},
            origin + segment.block_begin * g.block_tokens,
            tile.rows == 0 ? 0 : origin + min(segment.block_end * g.block_tokens, length - origin)},
-          visible_by_some(args, tile, length)};
+          tile.seen_by_some(args.decode, args.score.window, length)};
 }
 
 /// This warp's steps, segment after segment, through its ring of stages. The next segment's steps are under
@@ -64,10 +64,10 @@ class Stream {
 
   /// Starts loading a segment's first steps. All stages but output_stage() must be free.
   __device__ __forceinline__ void begin(const Job& job) {
-    end_ = min(job.range.end, job.visible.end);
+    end_ = min(job.range.end, job.seen_by_some.end);
     token_ = job.range.begin + turn_ * Config::kStepTokens;
     // With a window, skips steps that no row sees.
-    while (token_ + Config::kStepTokens <= job.visible.begin) token_ += stride_;
+    while (token_ + Config::kStepTokens <= job.seen_by_some.begin) token_ += stride_;
     live_ = 0;
     loader_.announce(job.range, token_, stride_);
     for (int i = 0, to = stage_; i < kAhead && token_ + i * stride_ < end_; ++i, to = after(to)) {
@@ -75,11 +75,11 @@ class Stream {
     }
   }
 
-  /// Does all steps of the segment that has begun.
+  /// Computes all steps of the segment that has begun.
   __device__ __forceinline__ void run(Attention<Config>& attention) {
 #pragma unroll 1
     for (; token_ < end_; token_ += stride_) {
-      __syncwarp();  // all lanes have read the stage before
+      __syncwarp();  // all lanes have read the previous stage
       const auto live = static_cast<std::uint32_t>(live_) & Config::kAllLive;
       live_ >>= kBits;
       if (token_ + kAhead * stride_ < end_) {
@@ -190,9 +190,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
     ptx::cluster_arrive();  // merge_team() waits
   }
   Stream<Config> stream(args, shared, role);
-  // Waits for the previous launch, which may still write what this one reads. If that launch does the
-  // prefixes, the wait comes at the end: it has itself waited for the launch before it, and let this one
-  // begin after that.
+  // Waits for the previous launch, which may still write what this one reads. If that launch computes the
+  // prefixes, the wait comes at the end: that launch has waited for the one before it, and only then let this
+  // one begin.
   const bool shares_prefixes = args.prefix.shares != nullptr;
   if (!shares_prefixes) cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // lets the next launch take its place in the queue
@@ -203,8 +203,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   sm90::Segments<> segments(args.decode, part);
   Attention<Config> attention(args, shared.stages[role.warp]);
   int kept = 0;  // segments that wait for their prefix
-  // One loop with one place for each thing to do, although a segment begins between the last steps of the
-  // segment before and its result: instructions are loaded from memory, too.
+  // One loop with each piece of code once, although a segment begins between the previous segment's last
+  // steps and its result: instructions are loaded from memory, too.
   Job job, next;
   for (bool begun = false;; begun = true) {
     const bool more = next_job(args, segments, role.tile, next);  // early, since it reads from memory
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
         if (threadIdx.x == 0) shared.kept[kept] = {job.segment, job.prefix};
         ++kept;
       }
-      __syncthreads();  // before stages are filled again; and everything that is kept has been written
+      __syncthreads();  // before stages are filled again; also, all kept results have been written
       if (merges(args, job.segment) && !keeps(job)) {
         merge_splits<Config>(args, job.segment, job.tile, segments.lane() + role.tile, role.turn, role.turns);
       }

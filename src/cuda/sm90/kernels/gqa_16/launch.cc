@@ -60,8 +60,8 @@ Plane packed_values(const ConstTensorView& cache, const ConstTensorView& scale) 
   return plane;
 }
 
-/// Where requests may share prefixes: launches the kernel that attends to these, and sets `args` for the
-/// rest.
+/// If requests may share prefixes: launches the kernel that attends to the prefixes, and sets `args` for own
+/// tokens.
 Status share_prefixes(const DecodeCall& call, Arguments& args) {
   const prefix::Shape& shape = call.prefix;
   if (shape.requests == 0) return {};

@@ -1,10 +1,9 @@
-// Merges the warps' shares of a tile, and writes the output or a partial result. A warp takes a row, a lane
+// Merges the warps' results of a tile, and writes the output or a partial result. A warp takes a row, a lane
 // four of its elements.
 //
-// A team (the CTAs of a cluster that share a segment's blocks) merges without a trip to memory. Rows belong
-// to the CTAs in turn. Each CTA sends its warps' sum of a row to the owner's shared memory, whose barrier
-// counts the bytes: one trip through the cluster's network, without a request and without a meeting at the
-// end.
+// A team (the CTAs of a cluster that share a segment's blocks) merges without a trip to memory. CTAs own rows
+// round-robin. Each CTA sends its warps' sum of a row to the owner's shared memory, whose barrier counts the
+// bytes: one trip through the cluster's network, without a request and without a barrier at the end.
 #pragma once
 
 #include "cuda/sm90/kernels/gqa_16/attention.cuh"
@@ -25,7 +24,7 @@ struct Job {
   int length;  // of the request
   prefix::Share prefix;
   StepRange range;
-  Visible visible;  // tokens that some row of the tile attends to
+  TokenSpan seen_by_some;  // RowTile
 };
 
 template <class Config>
@@ -43,7 +42,7 @@ struct SharedMemory {
   ptx::Barrier inbox_full;
 };
 
-/// A warp's role in a CTA: its tile, and its turn among the tile's warps.
+/// A warp's role in a CTA: its tile, and its number among the tile's warps.
 struct Role {
   int warp, tile, turn;
   int tiles, turns;
@@ -54,7 +53,7 @@ __device__ __forceinline__ Role role_of(const Arguments& args) {
   return {warp, warp & (tiles - 1), warp >> bits, tiles, Config::kWarps >> bits};
 }
 
-/// Is the result kept until the request's prefix is done?
+/// Is the result kept until the request's prefix is computed?
 __device__ __forceinline__ bool keeps(const Job& job) {
   return job.prefix.splits > 0 && job.segment.block_begin == 0;
 }
@@ -65,7 +64,7 @@ struct RowSums {
   float4 x;
 };
 
-/// Adds `count` shares: `statistics(i)` gives a share's maximum and sum, `values(i)` its elements.
+/// Adds `count` results: `statistics(i)` gives a result's maximum and sum, `values(i)` its elements.
 template <class Statistics, class Values>
 __device__ __forceinline__ RowSums add_up(int count, Statistics statistics, Values values) {
   RowSums all{-INFINITY, 0, make_float4(0, 0, 0, 0)};
@@ -148,8 +147,8 @@ __device__ __forceinline__ void merge(const SharedMemory<Config>& shared, const 
   });
 }
 
-/// The place in the owner's inbox for what CTA `rank` of a team sends of a row; the owner is CTA row % team.
-/// All rows of a tile have room.
+/// The place in the owner's inbox for a row from CTA `rank` of a team; the owner is CTA row % team. There is
+/// room for all rows of a tile.
 __device__ __forceinline__ int inbox_place(int team, int row, int rank) {
   return row / team * team + rank;
 }

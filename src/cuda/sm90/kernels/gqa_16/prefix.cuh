@@ -41,7 +41,7 @@ struct RowPiece {
 template <class Config>
 inline constexpr int kPiecesAtOnce = Config::kColumns == 8 ? 8 : 4;
 
-/// Adds four elements of a row of `count` partial results, in order, `stride` rows apart. The code is kept
+/// Adds four elements of a row from `count` partial results, in order, `stride` rows apart. The code is kept
 /// short: it runs once or twice, and instructions are loaded from memory, too.
 template <int kAtOnce>
 __device__ __forceinline__ RowPiece add_pieces(RowPiece all, const PartialRows& first, std::int64_t stride,
@@ -112,8 +112,8 @@ __device__ __forceinline__ float write_piece(const Arguments& args, const KeptSe
   return lse;
 }
 
-/// Call once prefixes are done: adds their results to the rows of a segment, in the order of splits. This
-/// warp is number `turn` of `turns` that take the rows of `tile` in turn.
+/// Call once prefixes are computed: adds their results to the rows of a segment, in the order of splits. This
+/// warp is number `turn` of `turns` warps that take the rows of `tile` round-robin.
 template <class Config>
 __device__ __forceinline__ void add_prefix(const Arguments& args, const KeptSegment& kept,
                                            const sm90::RowTile& tile, int lane, int turn, int turns) {
@@ -130,7 +130,7 @@ __device__ __forceinline__ void add_prefix(const Arguments& args, const KeptSegm
                                                              share.splits, args.dim, column);
       lse = write_piece<Config>(args, kept, tile, lane, row, column, sum);
     }
-    __syncwarp();  // all have read the row's lse, which may be overwritten
+    __syncwarp();  // all lanes have read the row's lse, which may be overwritten
     if (threadIdx.x % 32 > 0) continue;
     if (kept.segment.partial >= 0) {
       *own.lse = lse;

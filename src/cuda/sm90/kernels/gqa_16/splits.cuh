@@ -8,7 +8,7 @@
 
 namespace flashlatent::gqa_16 {
 
-/// Is the segment one of several of its item, which are merged here?
+/// Is the segment a split, whose item is merged here?
 __device__ __forceinline__ bool merges(const Arguments& args, const schedule::Segment& segment) {
   return args.tickets != nullptr && segment.partial >= 0;
 }
@@ -19,7 +19,7 @@ struct SplitItem {
   int partial_begin, partial_end;
 };
 
-/// Called by all lanes of a warp: 32 merges in a trip to memory.
+/// Called by all lanes of a warp: one trip to memory for 32 merges.
 __device__ __forceinline__ SplitItem item_of(const sm90::DecodeArguments& decode, int partial) {
   const int lane = threadIdx.x % 32;
   // Each merge has at least two partial results, so this one belongs to merge number partial / 2 or an

@@ -1,5 +1,5 @@
 // A warp's steps through a segment: loads keys and values of 16 tokens (e4m3: 32) from pages into the warp's
-// own ring of stages. The warps of a CTA do not meet until the segment's end.
+// own ring of stages. The warps of a CTA do not synchronise until the segment's end.
 //
 // Pages of whole boxes are loaded by TMA: one lane starts copies, and page table entries are looked up a
 // batch ahead, one in each lane. Other pages are loaded by cp.async, 16 bytes at a time, and each lane looks
@@ -27,7 +27,7 @@ class Loader {
   __device__ __forceinline__ Loader(const Arguments& args, std::uint8_t* stages, ptx::Barrier* full)
       : args_(args), stages_(stages), full_(full), lane_(threadIdx.x % 32) {}
 
-  /// Call once, before all threads meet.
+  /// Call once, before all threads synchronise.
   __device__ __forceinline__ void prepare() const {
     if (lane_ != 0) return;
     // With TMA the lane that starts copies arrives; otherwise every lane, when its copies have landed.
@@ -52,7 +52,7 @@ class Loader {
   }
 
   /// Starts loading the next step's tokens. Returns a bit for each token that counts; the stage holds garbage
-  /// for the others.
+  /// for other tokens.
   __device__ __forceinline__ std::uint32_t request(int stage) {
     std::uint32_t live;
     if (args_.box_tokens > 0) {
@@ -221,7 +221,7 @@ class Loader {
   const int lane_;
   // Keys and values are read once, so they are evicted first: L2 keeps the plan, the page table and the
   // program. But L2 also keeps what earlier kernels have written, which leaves little room for loads in
-  // flight. So where much is to be read the first steps push that out.
+  // flight. So if much is to be read, the first steps push those lines out.
   std::uint64_t policy_ = ptx::evict_first_policy();
   int clearing_ = kUnknown;  // steps that still do so
   StepRange range_ = {};

@@ -22,7 +22,7 @@ CachedType cached_type(const DecodeProblem& problem) {
   return problem.cache.dtype == Dtype::kBF16 ? CachedType::kBF16 : CachedType::kF16;
 }
 
-// Requests with more parts than this are merged by a launch of its own, in which many CTAs do what one would.
+// Requests with more parts than this are merged by a separate launch, with many CTAs in place of one.
 constexpr int kMostMergingParts = 72;
 
 }  // namespace

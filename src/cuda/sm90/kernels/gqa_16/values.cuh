@@ -40,7 +40,7 @@ struct Values {
     }
   }
 
-  /// Writes zeros to the stage for values of tokens that do not count: 0 * NaN is NaN.
+  /// Writes zeros to the stage for dead tokens' values: 0 * NaN is NaN.
   __device__ __forceinline__ static void clear_dead(std::uint8_t* planes, std::uint32_t live) {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1

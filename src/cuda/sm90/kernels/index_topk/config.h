@@ -16,7 +16,7 @@ inline constexpr int kMostGroupRows = 6;
 /// Two CTAs of a multiprocessor share its 227 KB, of which each has 1 KB for itself.
 inline constexpr int kMostShared = 112 * 1024;
 /// Together 96 KB of keys are on their way to a multiprocessor.
-FLASHLATENT_FP8_FUNCTION constexpr int stages_of(IndexFormat format) {
+FLASHLATENT_HOST_DEVICE constexpr int stages_of(IndexFormat format) {
   return format == IndexFormat::kFp8_132 ? 3 : 6;
 }
 inline constexpr int kMostStages = 6;
@@ -25,7 +25,7 @@ inline constexpr int kMostStages = 6;
 inline constexpr std::int64_t kMostScoreBytes = 128LL << 20;
 
 /// Keys that follow one another in a page wherever requests end, a copy each; 0: keys may lie apart.
-FLASHLATENT_FP8_FUNCTION int keys_of_run(const IndexCall& call) {
+FLASHLATENT_HOST_DEVICE int keys_of_run(const IndexCall& call) {
   const bool blocks = call.candidates > 0;
   if (!blocks && call.page_size % 32 == 0) return 32;
   return call.page_size % 8 == 0 && (!blocks || call.candidate_block % 8 == 0) ? 8 : 0;
@@ -37,14 +37,14 @@ struct Shape {
   int head_chunks = 1;    ///< Products for all heads.
   int group_rows = 1;     ///< Query tokens that a CTA holds.
 
-  FLASHLATENT_FP8_FUNCTION int heads() const { return head_columns * head_chunks; }
+  FLASHLATENT_HOST_DEVICE int heads() const { return head_columns * head_chunks; }
 };
 
 inline Shape shape_of(const IndexCall& call) {
   Shape shape;
   shape.head_columns = call.heads <= 32 ? 32 : 64;
   shape.head_chunks = (call.heads - 1) / shape.head_columns + 1;
-  // Query tokens with candidates of their own have keys of their own.
+  // Query tokens with their own candidates have their own keys.
   const int most = shape.heads() > 64 ? kMostGroupRows / 2 : kMostGroupRows;
   shape.group_rows = call.candidates > 0 ? 1 : std::min(most, std::max(1, call.tokens));
   return shape;

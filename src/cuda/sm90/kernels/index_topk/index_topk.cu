@@ -1,5 +1,5 @@
-// index_topk() on CUDA: for as many query tokens as there is room for scores, one launch that scores and one
-// that chooses.
+// index_topk() on CUDA: a launch that scores and a launch that chooses, for as many query tokens as there is
+// room for scores.
 #include "cuda/cuda_backend.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/launch_ctas.h"
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();          // the next launch may take its place in the queue
-  const Run run = run_of_cta(arguments, fixed.room);  // its barriers publish those above
+  const Run run = run_of_cta(arguments, fixed.room);  // its barriers publish the barriers above
   if (threadIdx.x >= kConsumers) {
     Loader<kFormat>(arguments, map, run, score_shared + layout.keys, fixed).load();
   } else if constexpr (kFormat == IndexFormat::kFp8_132) {
@@ -72,7 +72,7 @@ Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, in
              : launch_scores<kColumns, IndexFormat::kMxfp4_68>(arguments, map, ctas, executor);
 }
 
-/// Of fp8_132 keys, with boxes of keys_of_run() of them; nothing where none are copied by it.
+/// The map of fp8_132 keys, with boxes of keys_of_run() keys; nothing if no keys are copied by boxes.
 Status keys_map(const IndexCall& call, CUtensorMap& map) {
   const int keys = keys_of_run(call);
   map = {};

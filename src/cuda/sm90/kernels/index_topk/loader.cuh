@@ -1,6 +1,6 @@
-// The warp that brings keys to shared memory. Keys that follow one another in a page are one copy: fp8_132
-// keys a TMA box, whose rows of 128 bytes are swizzled as wgmma reads them; mxfp4_68 keys, which threads
-// read, a bulk copy.
+// The warp that loads keys to shared memory. Adjacent keys of a page are one copy: a TMA box for fp8_132
+// keys, whose rows of 128 bytes are swizzled as wgmma reads them; a bulk copy for mxfp4_68 keys, which
+// threads read.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/smem_layout.cuh"
@@ -9,11 +9,11 @@
 
 namespace flashlatent::cuda::indexer {
 
-/// Arrivals at a full barrier: each lane's, when its scales have landed, and one for what is stored plainly.
+/// Arrivals at a full barrier: one of each lane, when its scales have landed, and one for plain stores.
 inline constexpr int kLoaderArrivals = 33;
 
-/// A lane's key of 32. The page number is looked at only where it is used, two tiles after it was asked for,
-/// so that nothing waits for it.
+/// A lane's key of 32. The page number is read only where it is used, two tiles after its load began, so that
+/// nothing waits for it.
 struct KeyPlace {
   int page = -1;
   int offset = 0;
@@ -32,7 +32,7 @@ __device__ __forceinline__ KeyPlace find_key(const IndexCall& call, const Group&
           most - static_cast<int>(at)};
 }
 
-/// What the group's query tokens see at most.
+/// The most keys that a query token of the group sees.
 __device__ __forceinline__ int most_seen(const IndexCall& call, const Group& group) {
   int most = 0;
   for (int i = 0; i < group.rows; ++i) most = max(most, visible(call, group, i));
@@ -42,7 +42,7 @@ __device__ __forceinline__ int most_seen(const IndexCall& call, const Group& gro
 template <IndexFormat kFormat>
 class Loader {
  public:
-  /// `map`: of fp8_132 keys, with boxes of keys_of_run() keys.
+  /// `map`: the map of fp8_132 keys, with boxes of keys_of_run() keys.
   __device__ __forceinline__ Loader(const ScoreArguments& arguments, const CUtensorMap& map, const Run& run,
                                     std::uint8_t* ring, Fixed& fixed)
       : call_(arguments.call),
@@ -67,7 +67,7 @@ class Loader {
   static constexpr int kBytes = index_keys::data_bytes(kFormat), kParts = kTile / 32,
                        kStages = stages_of(kFormat);
 
-  /// Page numbers are asked for two tiles before they are used. `find` fills a Place, `copy` copies its tile.
+  /// Page numbers are loaded two tiles before they are used. `find` fills a Place, `copy` copies its tile.
   template <class Place, class Find, class Copy>
   __device__ __forceinline__ void load_tiles(Find find, Copy copy) const {
     Place even, odd;
@@ -82,7 +82,7 @@ class Loader {
     }
   }
 
-  /// A run a lane: one warp alone takes several clocks for each instruction, so they have to be few.
+  /// Each lane has a run: a lone warp takes several clocks for each instruction, so there must be few.
   template <int kRun>
   __device__ __forceinline__ void load_runs() {
     load_tiles<KeyPlace>([&](KeyPlace& key) { find_run<kRun>(key); },
@@ -131,7 +131,7 @@ class Loader {
     if (lane_ == 0) ptx::arrive(fixed_.full[stage]);
   }
 
-  /// Keys that may lie apart: a lane has one of 32.
+  /// For keys that may lie apart: each lane has one of 32.
   __device__ __forceinline__ void load_apart() {
     struct Keys {
       KeyPlace of_part[kParts];
@@ -142,7 +142,7 @@ class Loader {
     ptx::copy_wait<0>();
   }
 
-  /// Is there another tile to look for?
+  /// Is there another tile to find?
   __device__ __forceinline__ bool enter_next() {
     if (ahead_.done()) return false;
     if (ahead_.number() != last_group_) {
@@ -157,7 +157,7 @@ class Loader {
     return stage;
   }
 
-  /// Asks for the pages of the next tile, if there is one.
+  /// Starts loading the page numbers of the next tile, if there is one.
   __device__ __forceinline__ void find(KeyPlace (&keys)[kParts]) {
     if (!enter_next()) return;
 #pragma unroll
@@ -191,7 +191,7 @@ class Loader {
     if (lane_ == 0) ptx::arrive(fixed_.full[stage]);
   }
 
-  /// A lane's key, swizzled piece by piece where TMA would have swizzled it.
+  /// Copies a lane's key, 16 bytes at a time, swizzled as TMA would have swizzled it.
   __device__ __forceinline__ void copy_key(int stage, int key, const KeyPlace& place) {
     const std::uint8_t* page = call_.index_cache + place.page * call_.page_stride;
     ptx::copy_4_bytes(ptx::shared_address(&fixed_.scales[stage][key]),

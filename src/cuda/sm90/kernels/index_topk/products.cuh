@@ -8,8 +8,8 @@
 
 namespace flashlatent::cuda::indexer {
 
-/// A thread's part of 64 keys: rows r and r + 8 of its warp's 16 (r = lane / 4), for each 32 columns a
-/// fragment.
+/// A thread's fragments of 64 keys: rows r and r + 8 of its warp's 16 (r = lane / 4), a fragment for each 32
+/// columns.
 struct Keys {
   std::uint32_t fragments[index_keys::kGroups][4];
 };
@@ -19,8 +19,8 @@ __device__ __forceinline__ float relu(float x) {
   return ptx::max_with_nan(x, 0);
 }
 
-/// Weighted sums over heads of two rows. Each is in two parts, so that half as many additions follow one
-/// another.
+/// Weighted sums over heads of two rows. Each sum has two accumulators, so that half as many additions depend
+/// on one another.
 struct Totals {
   float first[2] = {0, 0}, second[2] = {0, 0};
 };
@@ -44,13 +44,13 @@ __device__ __forceinline__ void add_heads(Totals& totals, const float (&dots)[kC
   }
 }
 
-/// Scales that lie far apart, of keys or of a query token, take a factor for each 32 columns. Such products
-/// are a warp's own, eight heads at a time: beside those of a warpgroup registers would not suffice.
+/// Scales of keys or of a query token that lie far apart take a factor for each 32 columns. Such products are
+/// a warp's own, eight heads at a time: beside a warpgroup's products registers would not suffice.
 inline constexpr int kRareHeads = 8;
 
-/// dots += q . k, times a factor for each of the two rows. `query`: the chunk's queries in shared memory, of
-/// which kRareHeads from `first` on are multiplied. `factors`: of all heads of the chunk for each 32 columns,
-/// or null.
+/// dots += q . k, times a factor for each of the two rows. `query`: the chunk's queries in shared memory;
+/// kRareHeads heads from `first` on are multiplied. `factors`: for all heads of the chunk and each 32
+/// columns, or null.
 template <int kColumns>
 __device__ __forceinline__ void multiply_rarely(float (&dots)[4], const Keys& keys, const std::uint8_t* query,
                                                 int first, const float (&row_factors)[2],

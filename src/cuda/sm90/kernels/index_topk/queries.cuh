@@ -34,7 +34,7 @@ __device__ __forceinline__ Expanded expand_e2m1(std::uint32_t nibbles, int expon
 __device__ __forceinline__ float ue8m0(std::uint32_t byte) {
   return byte == 0xFF ? __int_as_float(0x7FC00000) : __int_as_float(byte == 0 ? 0x00400000 : byte << 23);
 }
-/// What numbers whose largest scale, `base`, was taken as 2^kMostExponent are to be multiplied by.
+/// The factor of numbers whose largest scale, `base`, was taken as 2^kMostExponent.
 __device__ __forceinline__ float scale_of_base(int base) {
   const int exponent = base - kMostExponent;
   return __int_as_float(exponent > 0 ? exponent << 23 : 0x00400000 >> -exponent);
@@ -54,7 +54,7 @@ struct Scales {
   __device__ __forceinline__ int least() const {
     return min(min(each[0], each[1]), min(each[2], each[3]));
   }
-  /// Can all be expressed by exponents of e4m3, with the largest as 2^kMostExponent?
+  /// Can exponents of e4m3 express all scales, with the largest as 2^kMostExponent?
   __device__ __forceinline__ bool near() const {
     return largest() - least() <= kMostExponent - kLeastExponent;
   }
@@ -77,8 +77,8 @@ __device__ __forceinline__ Scales query_scales(const IndexCall& call, const Grou
   return Scales(bytes[0] | bytes[1] << 8 | bytes[2] << 16 | std::uint32_t{bytes[3]} << 24);
 }
 
-/// Where the weight of a head lies: a thread of a product has columns 2 c and 2 c + 1 of each 8 (c = lane %
-/// 4), and reads those of 16 at once.
+/// The place of a head's weight: a thread of a product has columns 2 c and 2 c + 1 of each 8 (c = lane % 4),
+/// and reads the weights of 16 heads at once.
 __device__ __forceinline__ int weight_place(int head) {
   return head / 16 * 16 + head % 8 / 2 * 4 + head / 8 % 2 * 2 + head % 2;
 }
@@ -90,10 +90,11 @@ __device__ __forceinline__ int word_of(int unit, int j) {
   return unit / 2 * 8 + j * 2 + unit % 2;
 }
 
-/// `thread` of kConsumers; a barrier of them must stand before and behind.
+/// `thread`: one of kConsumers, which must synchronise before and after the call.
 ///
 /// Scales of e2m1 queries become exponents of their elements and factors of weights. A query token with a
-/// head whose scales lie too far apart is `apart`: its elements are without scales, which become `factors`.
+/// head whose scales lie too far apart is `apart`: its elements are stored without scales, which become
+/// `factors`.
 template <int kColumns, IndexFormat kFormat, bool kFp4Query>
 __device__ void load_queries(const ScoreArguments& arguments, const Group& group, int thread,
                              std::uint8_t* queries, float* weights, float* factors, Fixed& fixed) {

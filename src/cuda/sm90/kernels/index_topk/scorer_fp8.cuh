@@ -1,6 +1,6 @@
-// Scores of fp8_132 keys. Keys and queries are both read from shared memory by wgmma; heads are taken in two
-// halves, so that one half's sums are made while the other is multiplied. (Products that go on from step to
-// step make ptxas let each wait for the one before.)
+// Scores of fp8_132 keys. Keys and queries are both read from shared memory by wgmma; heads are multiplied in
+// two halves, so that one half is summed while the other is multiplied. (With products that accumulate from
+// step to step ptxas makes each wait for the previous one.)
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/scorer_places.cuh"
@@ -58,7 +58,7 @@ class Fp8Scorer : ScorerPlaces<kColumns, IndexFormat::kFp8_132, kFp4Query> {
   struct Step {
     int part = 0, chunk = 0, token = 0;
     int first_place = 0;
-    float scale = 0;  ///< Of the row whose score this lane stores.
+    float scale = 0;  ///< The scale of the row whose score this lane stores.
     bool exists = false;
     Totals totals = {};
   };
@@ -106,7 +106,7 @@ class Fp8Scorer : ScorerPlaces<kColumns, IndexFormat::kFp8_132, kFp4Query> {
     ++step.token;
   }
 
-  /// Where a query token's scales lie far apart.
+  /// For a query token whose scales lie far apart.
   __device__ __forceinline__ void score_rarely(const Group& group, int first_place, int tiles) {
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {

@@ -11,14 +11,14 @@ __device__ __forceinline__ void swap_if(bool condition, std::uint32_t& a, std::u
   b = y;
 }
 
-/// e2m1 as they lie in memory: of each of the two rows four bytes for each 32 columns, and the rows' scales.
+/// e2m1 as in memory: four bytes for each 32 columns of each of the two rows, and the rows' scales.
 struct Mxfp4Rows {
   std::uint32_t words[2][index_keys::kGroups];
   std::uint32_t scales[2];
 };
 
-/// Lane c of row r reads four bytes of each 16. Rows lie 64 bytes apart: neighbouring pairs begin at other 16
-/// bytes, so that all banks are used.
+/// Lane c of row r reads four bytes of each 16. Rows lie 64 bytes apart: neighbouring pairs begin at
+/// different 16 bytes, so that all banks are used.
 __device__ __forceinline__ void read_mxfp4(Mxfp4Rows& rows, const std::uint8_t* tile, int row, int lane) {
   const int turn = row >> 1 & 3;
 #pragma unroll
@@ -36,16 +36,16 @@ __device__ __forceinline__ void read_mxfp4(Mxfp4Rows& rows, const std::uint8_t* 
   }
 }
 
-/// Which 32 columns of the two rows are still to be multiplied, a bit each, and the scale that the last
-/// product was relative to.
+/// Which groups of 32 columns of the two rows must still be multiplied, a bit each, and the scale to which
+/// the last product was relative.
 struct Pass {
   std::uint32_t left[2];
   int base[2] = {0, 0};
 };
 
-/// Makes fragments of those columns that are left and whose scales are near the largest of these; others are
-/// zeros. Scales become exponents. Rows whose scales are all near have one pass, whatever rows beside them
-/// have.
+/// Makes fragments of the columns that are left and whose scales are near the largest of these; other columns
+/// are zeros. Scales become exponents. Rows whose scales are all near have one pass, whatever rows beside
+/// them have.
 __device__ __forceinline__ void widen(Keys& keys, const Mxfp4Rows& rows, Pass& pass) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -108,8 +108,8 @@ class Mxfp4Scorer : ScorerPlaces<kColumns, IndexFormat::kMxfp4_68, kFp4Query> {
   struct Tile {
     int stage, first_place;
     bool there[2];  ///< Do the two rows exist?
-    int base[2];    ///< Scales that the first products are relative to.
-    float scale;    ///< Of the row whose score this lane stores.
+    int base[2];    ///< Scales to which the first products are relative.
+    float scale;    ///< The scale of the row whose score this lane stores.
   };
 
   __device__ __forceinline__ void read(Mxfp4Rows& rows, int stage) const {
@@ -117,7 +117,7 @@ class Mxfp4Scorer : ScorerPlaces<kColumns, IndexFormat::kMxfp4_68, kFp4Query> {
     rows.scales[0] = this->fixed_.scales[stage][this->row_];
     rows.scales[1] = this->fixed_.scales[stage][this->row_ + 8];
   }
-  /// Keys that do not exist have no columns.
+  /// Keys that do not exist have no columns to multiply.
   __device__ __forceinline__ static Pass all_columns(const bool (&there)[2]) {
     return {{there[0] ? 0xFU : 0, there[1] ? 0xFU : 0}};
   }
@@ -151,7 +151,7 @@ class Mxfp4Scorer : ScorerPlaces<kColumns, IndexFormat::kMxfp4_68, kFp4Query> {
     Places::store(group, token, tile.first_place, totals, tile.scale, tile.there[this->lane_ & 1]);
   }
 
-  /// Scores of keys that one product suffices for.
+  /// Scores of keys for which one product suffices.
   __device__ __forceinline__ void score_keys(const Group& group, const Keys& keys, const Tile& tile) const {
 #pragma unroll 1
     for (int token = 0; token < group.rows; ++token) {
@@ -171,9 +171,9 @@ class Mxfp4Scorer : ScorerPlaces<kColumns, IndexFormat::kMxfp4_68, kFp4Query> {
     }
   }
 
-  /// Where scales of a key lie far apart: a product for those near the largest, then for those near the
-  /// largest of the rest, and so on; four suffice. Other keys' later products are 0. Keys are read anew for
-  /// each, so that registers need not hold them.
+  /// If scales of a key lie far apart: a product for columns whose scales are near the largest, then for
+  /// those near the largest of the rest, and so on; four products suffice. Other keys' later products are 0.
+  /// Keys are read again for each product, so that registers need not hold them.
   __device__ __forceinline__ void score_in_passes(const Group& group, const Tile& tile) const {
 #pragma unroll 1
     for (int token = 0; token < group.rows; ++token) {

@@ -1,4 +1,4 @@
-// What a warpgroup that scores 64 of a tile's 128 keys knows, whatever the keys' format: places in shared
+// What a warpgroup that scores 64 of a tile's 128 keys knows, for any format of keys: places in shared
 // memory, and how a query token's scores are stored.
 #pragma once
 
@@ -44,7 +44,7 @@ class ScorerPlaces {
     if (lane_ == 0) ptx::arrive(fixed_.empty[stage]);
   }
 
-  /// A part: a query token and a chunk of its heads.
+  /// A query token and a chunk of its heads.
   __device__ __forceinline__ int part_of(int token, int chunk) const {
     return token * arguments_.shape.head_chunks + chunk;
   }
@@ -52,13 +52,13 @@ class ScorerPlaces {
     return shared_ + part * kColumns * index_keys::kDim;
   }
   __device__ __forceinline__ const float* weights(int part) const { return weights_ + part * kColumns; }
-  /// Has a head of the query token scales that lie too far apart?
+  /// Does a head of the query token have scales that lie too far apart?
   __device__ __forceinline__ bool is_apart(int token) const {
     if constexpr (!kFp4Query) return false;
     return fixed_.apart[token] != 0;
   }
 
-  /// A chunk's heads, kRareHeads at a time. `products` calls what it is given with keys and a factor for each
+  /// A chunk's heads, kRareHeads at a time. `products` calls its argument with keys and a factor for each
   /// row, once or several times.
   template <class Products>
   __device__ __forceinline__ void add_rarely(Totals& totals, int token, int chunk, Products products) const {
@@ -74,7 +74,8 @@ class ScorerPlaces {
     }
   }
 
-  /// Stores a query token's scores of the two rows that four lanes share. `scale`, `exists`: of mine().
+  /// Stores a query token's scores of the two rows that four lanes share. `scale`, `exists`: those of the row
+  /// mine().
   __device__ __forceinline__ void store(const Group& group, int token, int first_place, const Totals& totals,
                                         float scale, bool exists) const {
     float first = totals.first[0] + totals.first[1], second = totals.second[0] + totals.second[1];

@@ -1,7 +1,7 @@
-// The best of a query token's scores. One CTA or several, a cluster, read them in order, each its part, and
-// keep those above a threshold; the cluster's first CTA gathers what is kept. Where the room is full, and at
-// the end, a higher threshold is found by bisection: each step counts, so that the time does not depend on
-// how scores lie, and results do not depend on the order of threads.
+// The best of a query token's scores. One CTA, or several in a cluster, read them in order, each its range,
+// and keep those above a threshold; the cluster's first CTA gathers what is kept. When the buffer is full,
+// and at the end, a higher threshold is found by bisection: each step counts, so the time does not depend on
+// the distribution of scores, nor results on the order of threads.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/config.h"
@@ -14,10 +14,10 @@ namespace flashlatent::cuda::indexer {
 inline constexpr int kSelectThreads = 512, kSelectWarps = kSelectThreads / 32;
 inline constexpr int kEachOfChunk = 8, kChunk = kEachOfChunk * kSelectThreads;  ///< Scores read at a time.
 inline constexpr int kOwn = 24, kRoom = kOwn * kSelectThreads;                  ///< Scores that are kept.
-/// What a full room is shrunk to, if less is wanted; so many are bisected with less work.
+/// To how many a full buffer is reduced, if fewer are wanted; so many are bisected with less work.
 inline constexpr int kOwnFew = 8, kFewKept = kOwnFew * kSelectThreads;
 static_assert(kFewKept >= kMaxIndexTopk && kFewKept + kChunk <= kRoom);
-/// Of more scores than this a sample tells the first threshold.
+/// With more scores than this a sample gives the first threshold.
 inline constexpr int kUnsampled = 2 * kChunk;
 
 struct SelectArguments {
@@ -32,7 +32,7 @@ __device__ __host__ constexpr int padded(int i) {
   return i + i / 16;
 }
 
-/// What a selection knows: how many are kept, and that all above `above` are.
+/// The state of a selection: how many are kept, and that all above `above` are kept.
 struct Kept {
   int count = 0;
   std::uint32_t above = kNoToken;
@@ -41,7 +41,8 @@ struct Kept {
 struct SelectShared {
   std::uint32_t keys[padded(kRoom)];
   int places[padded(kRoom)];
-  int sums[2][kSelectWarps], counts[2][kSelectWarps];  ///< In turns: a barrier lies between two uses of one.
+  int sums[2][kSelectWarps], counts[2][kSelectWarps];  ///< Used alternately: a barrier lies between two uses
+                                                       ///< of one.
   std::uint32_t least[kSelectWarps], most[kSelectWarps];
   int published;  ///< How many are kept, for the cluster's other CTAs.
 };
@@ -55,7 +56,7 @@ __device__ __forceinline__ int sum_of_all(int mine, int* sums) {
   return __reduce_add_sync(0xFFFFFFFF, lane < kSelectWarps ? sums[lane] : 0);
 }
 
-/// The sum over threads before this one, and over all. `turn` says which sums are free.
+/// The sum over threads before this one, and over all threads. `turn` says which sums are free.
 __device__ __forceinline__ int before_me(SelectShared& shared, int& turn, int mine, int& total) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int inclusive = mine;
@@ -73,14 +74,15 @@ __device__ __forceinline__ int before_me(SelectShared& shared, int& turn, int mi
   return inclusive - mine + __reduce_add_sync(0xFFFFFFFF, lane < warp ? of_warp : 0);
 }
 
-/// More than `low` are above_low numbers, which is `wanted` or more; more than `high` are above_high, fewer.
+/// above_low numbers, at least `wanted`, are larger than `low`; above_high numbers, fewer than `wanted`, are
+/// larger than `high`.
 struct Interval {
   std::uint32_t low, high;
   int above_low, above_high;
 };
 
 /// Bisects until above_low is at most `most`, or nothing is between `low` and `high`. `count` of the threads'
-/// keys, `wanted` or more, are no kNoToken.
+/// keys, at least `wanted`, are not kNoToken.
 template <int kEach>
 __device__ __forceinline__ Interval bisect(SelectShared& shared, const std::uint32_t (&keys)[kEach],
                                            int count, int wanted, int most) {
@@ -117,8 +119,8 @@ __device__ __forceinline__ Interval bisect(SelectShared& shared, const std::uint
   return x;
 }
 
-/// Leaves between `wanted` and `most` of the kept, the best ones; with many equal ones exactly `wanted`. All
-/// threads call it between two barriers, with more than `most` and at most kEach * kSelectThreads kept.
+/// Leaves the best `wanted` to `most` of the kept numbers; with many equal ones exactly `wanted`. All threads
+/// call it between two barriers, with more than `most` and at most kEach * kSelectThreads kept.
 template <int kEach>
 __device__ __noinline__ Kept shrink(SelectShared& shared, int kept, int wanted, int most) {
   std::uint32_t keys[kEach];
@@ -130,7 +132,7 @@ __device__ __noinline__ Kept shrink(SelectShared& shared, int kept, int wanted, 
     places[i] = at < kept ? shared.places[padded(at)] : 0;
   }
   const Interval found = bisect(shared, keys, kept, wanted, most);
-  // If the interval is empty, those equal to `high` are too many: the first ones are left.
+  // If the interval is empty, too many are equal to `high`: the first of these are left.
   const bool ties = found.above_low > most;
   const std::uint32_t above = ties ? found.high : found.low;
   int tied = 0, better = 0, total, turn = 0;
@@ -157,13 +159,13 @@ __device__ __noinline__ Kept shrink(SelectShared& shared, int kept, int wanted, 
   return {total, above};
 }
 
-/// The best numbers of a sequence that is added piece by piece. All threads of the CTA call its functions.
+/// The best numbers of a sequence that is added chunk by chunk. All threads of the CTA call its functions.
 class Selection {
  public:
   __device__ __forceinline__ Selection(SelectShared& shared, int wanted) : shared_(shared), wanted_(wanted) {}
 
-  /// Keeps those of a chunk's keys that are above the threshold. Key i of a thread has place place_of(i) of
-  /// the chunk, counted from `first`.
+  /// Keeps the chunk's keys that are above the threshold. Key i of a thread has the place place_of(i) in the
+  /// chunk, counted from `first`.
   __device__ __forceinline__ void add(const std::uint32_t (&keys)[kEachOfChunk], int first) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     unsigned chosen[kEachOfChunk];
@@ -196,13 +198,12 @@ class Selection {
       shrink_to(max(wanted_, kFewKept));
     }
   }
-  /// A warp has neighbours, so that it reads whole lines and keeps their order by votes.
+  /// A warp has neighbouring places, so it reads whole lines and keeps their order by votes.
   __device__ __forceinline__ static int place_of(int i) {
     return static_cast<int>(threadIdx.x / 32 * 32 * kEachOfChunk + i * 32 + threadIdx.x % 32);
   }
 
-  /// Raises the threshold to that of a sample, in which `wanted` numbers or some more are above it. Call it
-  /// first.
+  /// Raises the threshold to one above which a sample has at least `wanted` numbers. Call it first.
   __device__ __forceinline__ void sample(const std::uint32_t (&keys)[kOwnFew], int wanted) {
     int mine = 0;
 #pragma unroll
@@ -217,8 +218,8 @@ class Selection {
     kept_ = {};
     __syncthreads();
   }
-  /// Leaves at most `most`, and says how many they are to the cluster's other CTAs, which may read them
-  /// behind a barrier of the cluster.
+  /// Leaves at most `most`, and tells the cluster's other CTAs how many; they may read the number after a
+  /// barrier of the cluster.
   __device__ __forceinline__ void publish(int most) {
     if (kept_.count > most) {
       __syncthreads();
@@ -226,12 +227,12 @@ class Selection {
     }
     if (threadIdx.x == 0) shared_.published = kept_.count;
   }
-  /// `count` more are in their places.
+  /// Records that `count` more are in their places.
   __device__ __forceinline__ void take(int count) {
     kept_.count += count;
   }
 
-  /// Leaves the `wanted` best, or all if there are no more; returns how many. They are in order.
+  /// Leaves the `wanted` best, or all if there are no more, in order; returns how many.
   __device__ __forceinline__ int finish() {
     __syncthreads();
     if (kept_.count > wanted_) shrink_to(wanted_);
@@ -257,7 +258,7 @@ class Selection {
   int turn_ = 0;
 };
 
-/// Adds the keys of places [begin, end), which key(place) gives.
+/// Adds the keys key(place) of places [begin, end).
 template <class Key>
 __device__ __forceinline__ void add_all(Selection& selection, int begin, int end, Key key) {
   const auto read = [&](std::uint32_t(&keys)[kEachOfChunk], int first) {
@@ -267,7 +268,7 @@ __device__ __forceinline__ void add_all(Selection& selection, int begin, int end
       keys[i] = place < end ? key(place) : kNoToken;
     }
   };
-  // The next chunk's keys are on their way while this one's are looked at.
+  // The next chunk's keys are in flight while this chunk's are compared.
   std::uint32_t keys[kEachOfChunk], next[kEachOfChunk];
   read(next, begin);
   for (int first = begin; first < end; first += kChunk) {
@@ -278,8 +279,8 @@ __device__ __forceinline__ void add_all(Selection& selection, int begin, int end
   }
 }
 
-/// Many scores: a threshold that more than the wanted ones are above, by a sample of kFewKept in groups of
-/// four. What is above it mostly needs no shrinking before the end.
+/// For many scores: a threshold that more than the wanted number exceed, from a sample of kFewKept scores in
+/// fours. Mostly what exceeds it need not be reduced before the end.
 __device__ __forceinline__ void sample_scores(Selection& selection, const std::uint32_t* scores, int places,
                                               int wanted) {
   constexpr int kGroups = kFewKept / 4;
@@ -298,7 +299,7 @@ __device__ __forceinline__ void sample_scores(Selection& selection, const std::u
   selection.sample(keys, static_cast<int>(expected + expected / 2) + 16);
 }
 
-/// A CTA's part of a query token's places.
+/// A CTA's range of a query token's places.
 struct Part {
   int begin, end;
 };
@@ -308,17 +309,16 @@ __device__ __forceinline__ Part part_of(int places, int rank, int ctas) {
   return {begin, min(begin + each, places)};
 }
 
-/// CTAs of a cluster that chooses for one query token. What each keeps at most leaves room for all in the
-/// first.
+/// CTAs of a cluster that chooses for one query token. Each keeps so few that all fit into the first CTA.
 inline constexpr int kSelectTeam = 4;
 inline constexpr int kMostPublished = kRoom / kSelectTeam;
 static_assert(kMostPublished >= kMaxIndexTopk);
 
-/// How many each CTA of the cluster has kept.
+/// How many numbers each CTA of the cluster has kept.
 struct TeamCounts {
   int of_cta[kSelectTeam];
 
-  /// Call it behind a barrier of the cluster.
+  /// Call it after a barrier of the cluster.
   __device__ __forceinline__ explicit TeamCounts(const SelectShared& shared) {
 #pragma unroll
     for (int cta = 0; cta < kSelectTeam; ++cta) {
@@ -333,7 +333,7 @@ struct TeamCounts {
   }
 };
 
-/// The first CTA takes what the others have kept, in order.
+/// The first CTA takes what the other CTAs have kept, in order.
 __device__ __forceinline__ void gather(Selection& selection, SelectShared& shared, const TeamCounts& counts) {
   int begin = counts.of_cta[0];
 #pragma unroll
@@ -379,7 +379,7 @@ __device__ __forceinline__ void keep_best(Selection& selection, SelectShared& sh
   }
 }
 
-/// Writes a query token's chosen ones.
+/// Writes a query token's chosen tokens.
 __device__ __forceinline__ void write_chosen(const IndexCall& call, const IndexRow& row,
                                              const Selection& selection, int chosen) {
   std::int32_t* indices = call.indices.at(row.request, row.token);
@@ -411,7 +411,7 @@ __device__ __forceinline__ int newest_token(const std::uint32_t* scores, int pla
   return newest;
 }
 
-/// The blocks whose largest scores are the best; the newest one is always among them.
+/// The blocks whose largest scores are best; the newest block is always among them.
 __device__ void choose_blocks(const SelectArguments& arguments, const IndexRow& row, int places,
                               const std::uint32_t* scores, SelectShared& shared) {
   const IndexCall& call = arguments.call;
@@ -469,7 +469,7 @@ __global__ void __launch_bounds__(kSelectThreads, kTeam ? 1 : 2)
       choose_blocks(arguments, row, places, scores, shared);
     }
   }
-  if constexpr (kTeam) ptx::cluster_sync();  // the first CTA has read what the others have
+  if constexpr (kTeam) ptx::cluster_sync();  // the first CTA has read the other CTAs' numbers
 }
 
 }  // namespace flashlatent::cuda::indexer

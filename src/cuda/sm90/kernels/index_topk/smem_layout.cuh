@@ -11,8 +11,8 @@ struct Fixed {
   ptx::Barrier full[kMostStages], empty[kMostStages];
   std::uint32_t exists[kMostStages][kTile / 32];         ///< A bit a key.
   alignas(16) std::uint32_t scales[kMostStages][kTile];  ///< fp32, or 4 x ue8m0.
-  int seen[kMostGroupRows];                              ///< What each query token sees.
-  int apart[kMostGroupRows];  ///< Of e2m1 queries: has it scales that are too far apart?
+  int seen[kMostGroupRows];                              ///< How many keys each query token sees.
+  int apart[kMostGroupRows];  ///< e2m1 queries: does it have scales that are too far apart?
   int room[kThreads + 4];
 };
 
@@ -20,11 +20,11 @@ template <IndexFormat kFormat, bool kFp4Query>
 struct Layout {
   static constexpr int kRing = stages_of(kFormat) * kTile * index_keys::data_bytes(kFormat);
 
-  /// From the begin, which is aligned to 1,024 bytes: queries (tiles of head_columns rows of 128 bytes),
-  /// keys, Fixed, weights, factors of queries.
+  /// Offsets from the begin, which is aligned to 1,024 bytes: queries (tiles of head_columns rows of 128
+  /// bytes), keys, Fixed, weights, factors of queries.
   int keys, fixed, weights, factors, bytes;
 
-  FLASHLATENT_FP8_FUNCTION explicit Layout(const Shape& shape) {
+  FLASHLATENT_HOST_DEVICE explicit Layout(const Shape& shape) {
     const int heads = shape.group_rows * shape.heads();
     keys = heads * index_keys::kDim;
     fixed = keys + kRing;

@@ -1,5 +1,5 @@
-// Which tiles of keys a CTA scores: the tiles of all groups lie on a line, of which each CTA has an equal
-// run.
+// Which tiles of keys a CTA scores: the tiles of all groups lie on a line, and each CTA has an equal run of
+// it.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/config.h"
@@ -9,7 +9,7 @@ namespace flashlatent::cuda::indexer {
 struct ScoreArguments {
   IndexCall call;
   Shape shape;
-  std::uint32_t* scores;  ///< Of query token first_row on, score_stride apart; sortable numbers.
+  std::uint32_t* scores;  ///< From query token first_row on, score_stride apart; as sortable numbers.
   std::int64_t score_stride;
   int first_row, rows;  ///< Query tokens of this launch.
   int groups;
@@ -19,13 +19,13 @@ struct ScoreArguments {
 struct Group {
   int request = 0;
   int rows = 0;   ///< 0: no group has this number.
-  int own = 0;    ///< Number of the first one in its request.
+  int own = 0;    ///< The number of the group's first query token in its request.
   int count = 0;  ///< Query tokens of the request.
-  int token = 0;  ///< What OverTokens::at() takes for the first one.
-  int row = 0;    ///< Its number in the call.
+  int token = 0;  ///< The argument of OverTokens::at() for the first query token.
+  int row = 0;    ///< The first query token's number in the call.
 };
 
-/// The group's part in this launch.
+/// The group's query tokens in this launch.
 __device__ __forceinline__ Group group_of(const ScoreArguments& arguments, int number) {
   const IndexCall& call = arguments.call;
   const int size = arguments.shape.group_rows;
@@ -63,19 +63,19 @@ __device__ __forceinline__ Group group_of(const ScoreArguments& arguments, int n
   return group;
 }
 
-/// What query token `i` of a group sees.
+/// How many keys query token `i` of a group sees.
 __device__ __forceinline__ int visible(const IndexCall& call, const Group& group, int i) {
   return call.visible(group.request, group.token + i, group.own + i, group.count);
 }
 
-/// Tiles of the keys that any of the group's query tokens sees.
+/// Tiles of the keys that some query token of the group sees.
 __device__ __forceinline__ int tiles_of(const IndexCall& call, const Group& group) {
   if (group.rows == 0) return 0;
   int places = 0;
   if (call.candidates > 0) {
     places = call.span;
   } else if (!call.lengths_per_token) {
-    places = visible(call, group, group.rows - 1);  // the last one sees the most
+    places = visible(call, group, group.rows - 1);  // the last query token sees the most
   } else {
     for (int i = 0; i < group.rows; ++i) places = max(places, visible(call, group, i));
   }
@@ -134,7 +134,7 @@ class Walk {
   __device__ __forceinline__ const Group& group() const { return group_; }
   __device__ __forceinline__ int number() const { return number_; }
   __device__ __forceinline__ int first_place() const { return tile_ * kTile; }
-  /// Tiles from here on that are of this group.
+  /// Tiles of this group from here on.
   __device__ __forceinline__ int tiles_here() const { return min(left_, tiles_ - tile_); }
   __device__ __forceinline__ void next() { skip(1); }
   /// `count`: up to tiles_here().

@@ -41,7 +41,7 @@ class Attention {
     sum_ = {0, 0};
     start_token_ = work.segment.block_begin * 64;
     if constexpr (Config::kPairedWarps) find_offsets();
-    least_limit_ = limit(work, 0);
+    seen_by_all_ = seen(work, 0);
   }
 
   /// Where a lane of paired warps reads and writes in tiles and in P. The compiler would compute these
@@ -63,12 +63,11 @@ class Attention {
                    "+r"(offsets_.all_p), "+r"(offsets_.v));
   }
 
-  /// The number of tokens that the tile's row attends to.
-  __device__ __forceinline__ int limit(const sm90::Work& work, int row) const {
-    return work.tile.limit(args_, work.segment.length, row);
+  __device__ __forceinline__ TokenPrefix seen(const sm90::Work& work, int row) const {
+    return work.tile.seen(args_, work.segment.length, row);
   }
 
-  /// All computing warps meet.
+  /// Synchronises all computing warps.
   __device__ __forceinline__ static void meet() {
     ptx::named_sync(kAll, Config::kComputeThreads);
   }
@@ -147,7 +146,7 @@ class Attention {
     }
   }
 
-  /// One lane reads `live`: the one that gives tile 0 back, so that its arrival orders the reading.
+  /// One lane reads `live`: the one that frees tile 0, so that its arrival orders the read.
   __device__ __forceinline__ void take_live() {
     std::uint64_t live = 0;
     // The live bits come with tile 0. Without RoPE the second warp of a pair has no strip of that tile, so it
@@ -171,7 +170,7 @@ class Attention {
     s_[3] = (half_ == 0 ? mine[3] : others[3]) + taken.w;
   }
 
-  /// From scores to P in shared memory; scales the output so far to the new maximum.
+  /// From scores to P in shared memory; rescales the output so far to the new maximum.
   __device__ __forceinline__ void softmax(const sm90::Work& work) {
     sm90::multiply(s_, args_.scale_log2);
     if (live_ != sm90::kAllLive || partial_tokens() != 0) mask(work);
@@ -186,7 +185,7 @@ class Attention {
     if (sm90::shrinks(factor)) sm90::rescale(o_, factor);
   }
 
-  /// Where this lane writes its part of P, and where it reads P and V.
+  /// Where this lane writes its values of P, and where it reads P and V.
   __device__ __forceinline__ std::uint32_t p_offset() const {
     if constexpr (Config::kPairedWarps) return offsets_.p;
     return sm90::unit_offset(lane_ / 4, me_) + lane_ % 4 * 4;
@@ -203,20 +202,19 @@ class Attention {
     return lane_ / 8 % 2 * 8 + token_of(lane_ % 8);
   }
 
-  /// The tokens of the block that some rows of the tile attend to and others do not.
   __device__ __forceinline__ std::uint64_t partial_tokens() const {
-    return live_ & ~sm90::low_tokens(least_limit_ - start_token_);
+    return sm90::partial_tokens(live_, seen_by_all_.from(start_token_));
   }
 
-  /// Sets scores to -inf: those of dead tokens, and those at or past a row's limit.
+  /// Sets scores to -inf: those of dead tokens, and those that a row does not see.
   __device__ __forceinline__ void mask(const sm90::Work& work) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int end = limit(work, lane_ / 4 + 8 * half) - start_token_;
-      const std::uint64_t seen = live_ & sm90::low_tokens(end);
+      const TokenPrefix of_row = seen(work, lane_ / 4 + 8 * half).from(start_token_);
+      const std::uint64_t live = live_ & of_row.bits();
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (!(seen >> (8 * me_ + token_of(lane_ % 4 * 2 + i)) & 1)) s_[2 * half + i] = -INFINITY;
+        if (!(live >> (8 * me_ + token_of(lane_ % 4 * 2 + i)) & 1)) s_[2 * half + i] = -INFINITY;
       }
     }
   }
@@ -225,7 +223,7 @@ class Attention {
   __device__ __forceinline__ void take_maximum() {
     const sm90::RowPair mine{quad_max(fmaxf(s_[0], s_[1])), quad_max(fmaxf(s_[2], s_[3]))};
     put(shared_.warp_max, mine);
-    meet();  // nobody reads K after this
+    meet();  // K is not read after this
     if (!Config::kWholeBlocks && v_tile() != 0) give_back(ring_.empty(0));
     auto larger = [](float a, float b) { return fmaxf(a, b); };
     max_.low = fmaxf(max_.low, over_warps(shared_.warp_max[lane_ / 4], larger));
@@ -275,8 +273,8 @@ class Attention {
 
   /// Sets outputs to NaN in rows that see a token of `partial` whose V is not finite (see math/mask.cuh).
   __device__ __forceinline__ void spread_poison(const sm90::Work& work, std::uint64_t partial) {
-    const int low_end = limit(work, lane_ / 4) - start_token_;
-    const int high_end = limit(work, lane_ / 4 + 8) - start_token_;
+    const TokenPrefix low = seen(work, lane_ / 4).from(start_token_);
+    const TokenPrefix high = seen(work, lane_ / 4 + 8).from(start_token_);
     for (; partial != 0; partial &= partial - 1) {
       const int token = __ffsll(static_cast<long long>(partial)) - 1;
 #pragma unroll
@@ -284,15 +282,15 @@ class Attention {
         const auto pair = *reinterpret_cast<const std::uint32_t*>(
             ring_.row(v_tile(), token) + sm90::unit_in_row(token, v_unit() + j) + lane_ % 4 * 4);
         const bool first = sm90::low_is_poison<Element>(pair), second = sm90::high_is_poison<Element>(pair);
-        if (first && token < low_end) o_[4 * j] = NAN;
-        if (second && token < low_end) o_[4 * j + 1] = NAN;
-        if (first && token < high_end) o_[4 * j + 2] = NAN;
-        if (second && token < high_end) o_[4 * j + 3] = NAN;
+        if (first && token < low.end) o_[4 * j] = NAN;
+        if (second && token < low.end) o_[4 * j + 1] = NAN;
+        if (first && token < high.end) o_[4 * j + 2] = NAN;
+        if (second && token < high.end) o_[4 * j + 3] = NAN;
       }
     }
   }
 
-  /// o_ += P V; then gives V's tile back.
+  /// o_ += P V; then frees V's tile.
   __device__ __forceinline__ void multiply() {
     const std::uint32_t p = p_address(), v = v_address();
 #pragma unroll
@@ -340,7 +338,7 @@ class Attention {
   /// The sums of the thread's two rows over all warps. Called by all computing warps.
   __device__ __forceinline__ sm90::RowPair row_sums() {
     put(shared_.warp_sum, {sm90::quad_sum(sum_.low), sm90::quad_sum(sum_.high)});
-    meet();  // warp_sum is next written after two more meetings
+    meet();  // warp_sum is next written after two more barriers
     auto add = [](float a, float b) { return a + b; };
     return {over_warps(shared_.warp_sum[lane_ / 4], add), over_warps(shared_.warp_sum[lane_ / 4 + 8], add)};
   }
@@ -352,8 +350,8 @@ class Attention {
   RingPosition<Config> ring_;
   Query<Config> query_;
   LaneOffsets offsets_;
-  int start_token_ = 0;     // first token of the block
-  int least_limit_ = 0;     // tokens that the tile's first row attends to
+  int start_token_ = 0;  // first token of the block
+  TokenPrefix seen_by_all_ = {};
   std::uint64_t live_ = 0;  // the block's tokens that count
   sm90::RowPair max_;       // base 2
   sm90::RowPair sum_;       // this thread's share

@@ -46,8 +46,8 @@ struct Config {
   static constexpr int kWarpColumns = kVDim / kWarps;
   static constexpr int kWarpsAChunk = 64 / kWarpColumns;
 
-  // The output in units of 64 columns and 8 rows. In a team each unit has an owner, to which the others send
-  // theirs.
+  // The output in units of 64 columns and 8 rows. In a team each unit has an owner, to which the other CTAs
+  // send theirs.
   static constexpr int kUnits = kVChunks * kRows / 8;
   static constexpr int kOwnedUnits = kUnits > kTeam ? kUnits / kTeam : 1;
   static constexpr int kOwners = kUnits / kOwnedUnits;
@@ -71,7 +71,7 @@ struct Config {
       (227 * 1024 - kReservedBytes - kTeamBytes) / (kQkChunks * static_cast<int>(sizeof(sm90::Tile)));
   static constexpr int kRingTiles = kRingBlocks * kQkChunks;
 
-  // With kWholeBlocks a block is announced and given back as one, otherwise tile by tile.
+  // With kWholeBlocks a block is announced and freed as one, otherwise tile by tile.
   static constexpr bool kWholeBlocks = Loader::kWholeBlocks;
   static constexpr int kBarriers = kWholeBlocks ? 1 : kQkChunks;  // of a block: as many full as empty ones
   // From a token's row to the row of the token 16 later.
@@ -82,8 +82,8 @@ struct Config {
     return i < kRopeChunks ? kVChunks + i : i - kRopeChunks;
   }
 
-  /// Arrivals that give back a block's i-th tile after all have scored: one for each warp that reads V there,
-  /// or for all warps. A whole block takes the arrivals of all warps.
+  /// Arrivals that free a block's i-th tile after all warps have scored: one for each warp that reads V in
+  /// it, or for all warps. A whole block takes the arrivals of all warps.
   __host__ __device__ static constexpr int readers_of(int i) {
     return (i == 0 ? kWarps : kWarpsAChunk) * (Loader::kAllReadersArrive ? 32 : 1);
   }

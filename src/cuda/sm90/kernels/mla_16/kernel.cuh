@@ -6,16 +6,16 @@
 //   P = exp2(S - max)  the maximum over lanes, then over warps through shared memory
 //   O += P V           16 x d_v: each warp has an eighth of the columns
 //
-// All warps work on one block at a time and meet twice in it: when the maxima are written, and when P is.
-// Each warp has columns of the output of its own, so at a segment's end only the sums of rows are merged.
+// All warps work on one block at a time and synchronise twice in it: when the maxima are written, and when P
+// is. Each warp has its own columns of the output, so at a segment's end only the sums of rows are merged.
 //
 // S, P and V have a warp's eight tokens in the order of token_of(); a product sums over tokens in any order.
 // A warp's reads of 16 bytes, four units of rows t and t + 4 at a time, then have no bank conflicts.
 //
 // Barriers (arrivals): full (loader) and empty; phase n of both is the slot's n-th tile. After the first
-// meeting nobody reads K. RoPE's tile is given back then, by all warps; V's tiles are given back after the
+// synchronisation K is no longer read. Then all warps free RoPE's tile; V's tiles are freed after the
 // products, by the warps that have their columns. Tile 0 also stands for the word of live tokens, so it takes
-// an arrival of every warp. A block that comes whole has one barrier of each kind, and all warps give it back
+// an arrival of every warp. A block that is loaded whole has one barrier of each kind, and all warps free it
 // after their products.
 #pragma once
 
@@ -36,7 +36,7 @@ class Warp : Attention<Config> {
   __device__ __forceinline__ Warp(SharedMemory<Config>& shared, const sm90::DecodeArguments& args)
       : Attention<Config>(shared, args) {}
 
-  /// Does all of the segment at `position`, from waiting for Q to writing the result.
+  /// Computes the segment at `position`, from waiting for Q to writing the result.
   __device__ __forceinline__ void run(const sm90::WorkPosition& position) {
     const sm90::Work& work = position.get();
     this->start(work);

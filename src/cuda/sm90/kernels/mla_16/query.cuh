@@ -17,7 +17,7 @@ struct Strips {
   static constexpr int kHalfChunks = Config::kVChunks / 2;
   static constexpr int kCount = kRope + Config::kVChunks * kAChunk;
 
-  /// Does the i-th strip begin a tile? If not, it is the second strip of the tile before.
+  /// Does the i-th strip begin a tile? If not, it is the second strip of the previous tile.
   __host__ __device__ static constexpr bool begins_tile(int i) {
     return Config::kPairedWarps && i < kRope || (i - kRope) % 2 == 0;
   }
@@ -101,7 +101,7 @@ class Query {
   }
 
   /// even + odd += the product with the i-th strip of eight tokens; `k` is this lane's share. Two sums, so
-  /// that no product waits for the one before.
+  /// that no product waits for the previous one.
   __device__ __forceinline__ void multiply(float (&even)[4], float (&odd)[4], int i, uint4 k) const {
     ptx::mma<Element>(even, a_[i][0], k.x, k.y);
     ptx::mma<Element>(odd, a_[i][1], k.z, k.w);

@@ -29,7 +29,7 @@ class TeamWarp : Attention<Config> {
   /// Call after prepare() if the segment has blocks: starts loading Q.
   __device__ __forceinline__ void begin() { query_.load(query_at_, half_); }
 
-  /// Does all of this CTA's share of the team's segment, from Q, which begin() loads, to writing the result.
+  /// Computes this CTA's share of the team's segment, from Q, which begin() loads, to writing the result.
   __device__ __forceinline__ void run(const schedule::Segment& segment,
                                       const sm90::Segments<Config::kTeam>& segments) {
     const sm90::Work work{segment, tile_};

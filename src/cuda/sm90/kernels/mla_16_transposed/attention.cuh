@@ -1,5 +1,5 @@
-// What a warpgroup keeps of one tile of query rows, and does with the scores of a block, whoever made them:
-// statistics, P, dead tokens, its columns of the output.
+// What a warpgroup keeps of one tile of query rows, and does with a block's scores, whichever warpgroup
+// computed them: statistics, P, dead tokens, its columns of the output.
 #pragma once
 
 #include "cuda/sm90/kernels/mla_16_transposed/ring.cuh"
@@ -17,7 +17,7 @@ struct RowStatistics {
   float max, sum;
 };
 
-/// kChunks: of 64 columns of the output, those that this warpgroup has.
+/// kChunks: how many chunks of 64 columns of the output this warpgroup has.
 template <class Config, int kChunks>
 class Attention {
  public:
@@ -36,7 +36,7 @@ class Attention {
         cache_scale_(sm90::cache_scale<typename Config::Loader>(args.cache)),
         ring_(shared) {}
 
-  /// Begins a segment of so many tokens, whose rows are tile_.
+  /// Begins a segment of so many tokens, with the rows of tile_.
   __device__ __forceinline__ void start(int length) {
 #pragma unroll
     for (auto& chunk : o_) {
@@ -49,17 +49,17 @@ class Attention {
       sum_[i] = 0;
     }
     length_ = length;
-    least_limit_ = limit(0, 0);
+    seen_by_all_ = seen(0, 0);
   }
 
-  /// All threads of this warpgroup.
+  /// Synchronises this warpgroup.
   __device__ __forceinline__ void meet_alone() const {
     ptx::named_sync(kAlone + me_, 128);
   }
 
-  /// How many tokens query row n attends to, counted from `start`.
-  __device__ __forceinline__ int limit(int n, int start) const {
-    return tile_.limit(args_, length_, n) - start;
+  /// What query row n sees, from token `start` on.
+  __device__ __forceinline__ TokenPrefix seen(int n, int start) const {
+    return tile_.seen(args_, length_, n).from(start);
   }
 
   /// The query row of this thread's i-th column.
@@ -67,8 +67,8 @@ class Attention {
     return i / 2 * 8 + fragment_.column + i % 2;
   }
 
-  /// Which tokens of the block count. One lane reads, the one that gives tiles back, so that its arrival
-  /// orders the reading before the loader's next writing.
+  /// Which tokens of the block count. One lane reads, the one that frees tiles, so that its arrival orders
+  /// the read before the loader's next write.
   __device__ __forceinline__ void take_live() {
     std::uint64_t live = 0;
     if (thread_ % 32 == 0) live = ring_.live();
@@ -76,16 +76,15 @@ class Attention {
     if constexpr (Config::kCountsLanes) arrivals_ = thread_ % 32 == 0 ? 32 : 0;
   }
 
-  /// Those that some rows of the tile attend to and others do not.
   __device__ __forceinline__ std::uint64_t partial_tokens(int start) const {
-    return live_ & ~sm90::low_tokens(least_limit_ - start);
+    return sm90::partial_tokens(live_, seen_by_all_.from(start));
   }
 
-  /// From scores to P in shared memory; the output so far shrinks to the new maximum.
+  /// From scores to P in shared memory; rescales the output so far to the new maximum.
   __device__ __forceinline__ void softmax(int start) {
     sm90::multiply(s_, args_.scale_log2 * cache_scale_);
     if (live_ != sm90::kAllLive || partial_tokens(start) != 0) {
-      sm90::mask_columns<kRows>(s_, live_, fragment_, [&](int n) { return limit(n, start); });
+      sm90::mask_columns<kRows>(s_, live_, fragment_, [&](int n) { return seen(n, start); });
     }
     const sm90::ColumnValues<kRows> before = max_;
     take_maximum();
@@ -102,7 +101,7 @@ class Attention {
     if (__any_sync(0xffffffff, grew)) rescale(factor);
   }
 
-  /// max_ = the larger of it and the block's maxima, over all four warps.
+  /// max_ = the larger of max_ and the block's maxima, over all four warps.
   __device__ __forceinline__ void take_maximum() {
     const sm90::ColumnValues<kRows> mine = sm90::warp_max<kRows>(s_);
     if (thread_ % 32 < 4) put(shared_.warp_max[me_][thread_ / 32], mine);
@@ -145,7 +144,7 @@ class Attention {
     if constexpr (Config::kCountsLanes) arrivals_ = 1;
     if (partial != 0) {
       sm90::spread_poison<Element, kRows, kChunks>(o_, tile_of, partial, fragment_,
-                                                   [&](int n) { return limit(n, start); });
+                                                   [&](int n) { return seen(n, start); });
       meet_alone();
     }
     sm90::silence_tokens<Element, kChunks, 128>(
@@ -176,7 +175,7 @@ class Attention {
                                    (statistics.warp_sum[2][n] + statistics.warp_sum[3][n])};
   }
 
-  /// By what the sums of row n are multiplied in the end; `writes`: writes its lse.
+  /// The final factor of row n's sums; `writes`: writes the row's lse.
   __device__ __forceinline__ float finish_row(int segment_slot, std::int64_t slot, int n, RowStatistics row,
                                               bool writes) const {
     sm90::RowScale scale = sm90::finish_row(row.max, row.sum);
@@ -210,8 +209,8 @@ class Attention {
   RingPosition<Config> ring_;
   sm90::RowTile tile_;
   int length_ = 0;
-  std::uint32_t arrivals_ = 0;           // of this lane for each tile of the block (Config::kCountsLanes)
-  int least_limit_ = 0;                  // tokens that the first row attends to
+  std::uint32_t arrivals_ = 0;  // of this lane for each tile of the block (Config::kCountsLanes)
+  TokenPrefix seen_by_all_ = {};
   std::uint64_t live_ = 0;               // which tokens of the block count
   sm90::ColumnValues<kRows> max_, sum_;  // base 2; sum_ is this thread's share
   float s_[kRows / 2];

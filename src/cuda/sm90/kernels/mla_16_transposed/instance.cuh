@@ -1,4 +1,4 @@
-// What a file of instances includes.
+// Included by the files of instances.
 #pragma once
 
 #include "cuda/sm90/kernels/mla_16_transposed/instances.h"
@@ -22,7 +22,7 @@ constexpr cuda::DenseInstance fp8_instance(Dtype dtype, cuda::Loading loading) {
   return instance<__nv_bfloat16, kQkDim, 512, kTileRows, Loader, kTold>(dtype, loading);
 }
 
-// What files of instances call loaders.
+// Short names of loaders for files of instances.
 using cuda::Loading;
 using ListedFp8_656 = sm90::ListedBulkLoader<sm90::Fp8_656Rows, 1>;
 using ListedFp8_584 = sm90::ListedBulkLoader<sm90::Fp8_584Rows, 2>;

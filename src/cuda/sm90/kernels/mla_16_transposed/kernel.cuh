@@ -5,16 +5,16 @@
 //   P^T = exp2(S^T - max)  the maximum over M: lanes, then warps through shared memory
 //   O^T += V^T P^T       d_v x kRows, all of it in one warpgroup
 //
-// The two warpgroups take blocks in turn, each with its own maximum, sums and output. At a segment's end the
-// one that is done first hands its share to the one with the last block, which writes the result, and begins
-// the next segment: nobody meets, and memory never waits. Code is kept short: between segments instructions
-// come from a memory that is busy with KV, at 1 to 2 us a miss.
+// The two warpgroups take blocks alternately, each with its own maximum, sums and output. At a segment's end
+// the warpgroup that is done first hands its sums to the one with the last block, which writes the result,
+// and begins the next segment: they never synchronise, and memory never waits. Code is kept short: between
+// segments instructions come from memory that is busy with KV, at 1 to 2 us a miss.
 //
 // Barriers (arrivals), and why none is waited for with a wrong parity:
 // - full (loader), empty (4, a lane of each warp that computes the block, or 128, all lanes, for which one of
-//   a warp may arrive): phase n of both is the slot's n-th tile. Tiles used to hand over are given back by
-//   the warpgroup that takes.
-//   A slot's n-th tile may be the other warpgroup's: who waits for the next one first waits for its release.
+//   a warp may arrive): phase n of both is the slot's n-th tile. Tiles used to hand over are freed by the
+//   warpgroup that takes. A place's n-th tile may be the other warpgroup's: a wait for the next tile first
+//   waits for its release.
 // - q_full (128), q_empty (4): phase n of both is the n-th segment with blocks. Who has the first block of
 //   segment n + 1 did not have the last of segment n: it waits for the other's arrival at q_empty after the
 //   last score of n, stores Q, and arrives at q_full, for which all wait who have a block. None is ever two
@@ -39,7 +39,7 @@ using Segments = sm90::Segments<1, true, sm90::kTakesLists<typename Config::Load
 template <class Config>
 using PartPlace = sm90::PartPlace<1, Config::kTurns>;
 
-/// One of the two computing warpgroups: the first takes the CTA's even blocks, the second the odd ones,
+/// One of the two computing warpgroups: the first takes the CTA's even blocks, the second the odd blocks,
 /// counted through all segments.
 template <class Config>
 class Warpgroup : Attention<Config, Config::kVChunks> {
@@ -51,7 +51,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
   __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const sm90::DecodeArguments& args)
       : Base(shared, args) {}
 
-  /// All of one segment, from waiting for Q to writing the result. `lane`: which of the part's row tiles it
+  /// Computes one segment, from waiting for Q to writing the result. `lane`: which of the part's row tiles it
   /// is.
   __device__ __forceinline__ void run(const schedule::Segment& segment, const sm90::RowTile& tile, int lane) {
     const int blocks = segment.block_end - segment.block_begin;
@@ -66,7 +66,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     const bool has_last = turn_ != me_;
     if (has_last || blocks > 1) {
       this->publish_statistics(has_last ? shared_.own[me_] : shared_.handed[handing_ & 1]);
-      this->meet_alone();  // statistics are there; no product reads a tile
+      this->meet_alone();  // statistics are ready; no product reads a tile
       if (!has_last) {
         hand_over();
       } else {
@@ -93,7 +93,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
   using Base::tile_;
   static constexpr int kFirstHanded = Config::kVChunks - Config::kHandedTiles;  // of V's tiles
 
-  /// Until Q is there; the one with the first block brings it.
+  /// Waits for Q; the warpgroup with the first block loads it.
   __device__ __forceinline__ void take_query(const sm90::RowTile& tile, int blocks) {
     if (turn_ == me_) {
       const QueryShare<Config> share(args_.query, tile, thread_);
@@ -105,26 +105,26 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     q_parity_ ^= 1;
   }
 
-  /// `left`: blocks of the segment from this one on.
+  /// `left`: blocks of the segment from this block on.
   __device__ __forceinline__ void attend(int block, int left) {
     score();
     if (left == 1) this->arrive_as_warp(shared_.q_empty);
     this->softmax(block * 64);
     this->silence(block * 64, [&](int i) -> sm90::Tile& { return ring_.tile(kFirstV + i); });
     ptx::fence_for_async_proxy();
-    this->meet_alone();  // all of P is there
+    this->meet_alone();  // all of P is ready
     multiply(left == 2);
   }
 
-  /// s = K Q^T, tile by tile as they land; in several sums, so that a product need not wait for the one
-  /// before (two: 1.0 us a block instead of 1.6).
+  /// s = K Q^T, tile by tile as they land; in several sums, so that a product need not wait for the previous
+  /// one (two sums: 1.0 us a block instead of 1.6).
   __device__ __forceinline__ void score() {
     const std::uint64_t q = ptx::descriptor_k_major(ptx::shared_address(shared_.q));
     const typename RingPosition<Config>::TileDescriptors tiles(ring_, ptx::descriptor_k_major);
     constexpr int kMore = Config::kScoreSums - 1;
     float more[kMore][kRows / 2];
-    // What was there before has been read, so all tiles of that block have landed. While a tile is
-    // still on its way, the phase before has the parity that is waited for below.
+    // The block that was here before has been read, so all its tiles have landed. While a tile is still in
+    // flight, its previous phase has the parity that is waited for below.
     if constexpr (Config::kSharesPlaces) ring_.wait_empty(0);
 #pragma unroll
     for (int i = 0; i < Config::kQkChunks; ++i) {
@@ -157,7 +157,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     for (int i = 0; i < kFirstV; ++i) release(i);
   }
 
-  /// o += V^T P^T; a tile is given back as soon as its product is done, but for those to hand over in.
+  /// o += V^T P^T; a tile is freed as soon as its product is done, except tiles used to hand over.
   __device__ __forceinline__ void multiply(bool hands_over) {
     const std::uint64_t p =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[me_]), 0));
@@ -210,7 +210,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
       this->arrive_as_warp(empty);
     }
   }
-  /// The same of a tile that all lanes have read by themselves.
+  /// The same for a tile that all lanes have read by themselves.
   __device__ __forceinline__ void give_back_read(ptx::Barrier& empty) {
     if constexpr (Config::kReleases == 128) {
       ptx::arrive(empty);
@@ -218,8 +218,8 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
       this->arrive_as_warp(empty);
     }
   }
-  /// This thread's i-th four values of what is handed over: as they lie in registers, which are the same in
-  /// both warpgroups.
+  /// This thread's i-th four values that are handed over, as they lie in registers; both warpgroups have the
+  /// same layout.
   __device__ __forceinline__ float4& handed(int i) {
     constexpr int kTileValues = sizeof(sm90::Tile) / (128 * sizeof(float4));
     auto* tile =
@@ -227,7 +227,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     return tile[i % kTileValues * 128 + thread_];
   }
 
-  /// Raw sums of V into the last tiles of this warpgroup's last block, two back by now.
+  /// Stores raw sums of V into the last tiles of this warpgroup's last block, by now two blocks back.
   __device__ __forceinline__ void hand_over() {
 #pragma unroll
     for (int i = 0; i < Config::kVChunks * kRows / 8; ++i) {
@@ -238,7 +238,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     ptx::arrive(shared_.has_handed[handing_ & 1]);
   }
 
-  /// Both warpgroups' shares of a row, and by what each is multiplied to be added up.
+  /// The factors by which both warpgroups' sums of a row are multiplied before they are added.
   struct MergedRow {
     RowStatistics row;
     float mine, theirs;
@@ -258,7 +258,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     return merged;
   }
 
-  /// This thread's columns of what a lane has worked out a row.
+  /// This thread's columns of values that each lane has computed for a row.
   __device__ __forceinline__ sm90::ColumnValues<kRows> spread(float of_row) const {
     sm90::ColumnValues<kRows> values;
 #pragma unroll
@@ -268,7 +268,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     return values;
   }
 
-  /// o = mine * o + theirs * what the other warpgroup has handed over.
+  /// o = mine * o + theirs * the values that the other warpgroup has handed over.
   __device__ __forceinline__ void add_handed(const sm90::ColumnValues<kRows>& mine,
                                              const sm90::ColumnValues<kRows>& theirs, bool takes) {
     rescale(mine);
@@ -285,7 +285,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
       }
       ptx::fence_for_async_proxy();
     }
-    this->meet_alone();  // all have read
+    this->meet_alone();  // all threads have read
     if (takes) {
 #pragma unroll
       for (int i = 0; i < Config::kHandedTiles; ++i) {
@@ -299,7 +299,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     ptx::wait(shared_.has_handed[handing_ & 1], handing_ >> 1 & 1);
   }
 
-  /// Takes what the other warpgroup hands over, if it has a share, and writes the result.
+  /// Takes what the other warpgroup hands over, if it had blocks, and writes the result.
   __device__ __forceinline__ void finish(const schedule::Segment& segment, bool takes, int lane) {
     const std::int64_t slot = this->slot_of(segment, lane);
     if (takes) wait_handed();
@@ -314,7 +314,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     }
   }
 
-  int turn_ = 0;                // whose block is the next
+  int turn_ = 0;                // which warpgroup has the next block
   std::uint32_t q_parity_ = 0;  // segments with blocks so far, modulo 2
   std::uint32_t handing_ = 0;   // segments of two or more blocks so far
 };
@@ -346,7 +346,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::D
   }
 }
 
-/// A part that is a share of one item, or all of it, by lists.
+/// A part by lists that is a share of one item, or the whole item.
 using Part = sm90::Part<true, true, true>;
 
 template <class Config>
@@ -379,7 +379,7 @@ __device__ __forceinline__ void load_share(SharedMemory<Config>& shared, const s
   loader.load(ring, range, [] {});
 }
 
-/// By a thread each of three warps: lanes of one would do it one after another (1.2 us).
+/// By one thread of each of three warps: lanes of one warp would run one after another (1.2 us).
 template <class Config>
 __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {

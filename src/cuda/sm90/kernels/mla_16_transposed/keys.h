@@ -8,8 +8,8 @@
 
 namespace flashlatent::mla_16_transposed {
 
-/// Query rows a tile; 8 from a plain cache, as tensor parallelism leaves of 64 or 128 heads. With
-/// more rows mla_16 is as fast or faster there (docs/log/mla_16.md, "mla_16 and mla_16_transposed").
+/// Query rows a tile. From a plain cache 8, as tensor parallelism leaves of 64 or 128 heads; with more rows
+/// mla_16 is as fast or faster (docs/log/mla_16.md, "mla_16 and mla_16_transposed").
 inline constexpr int kTileRows = 16, kLowTileRows = 8;
 
 inline constexpr auto kLowKeys = cuda::plain_keys(576, 512, kLowTileRows);
@@ -32,7 +32,7 @@ inline constexpr std::array kE4m3Keys = {e4m3_key(e4m3_latent::kDim, cuda::Loadi
 inline constexpr std::array<cuda::InstanceKey, 1> kListedKeys = {
     {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kListedFp8}}};
 
-/// Where a CTA has a share of one item, by lists.
+/// For CTAs with a share of one item, by lists.
 inline constexpr std::array kShareKeys = {kFp8_584Keys[0], kListedKeys[0], kRecordsKeys[0]};
 
 /// The keys of instances for sparse prefill, by lists.

@@ -30,8 +30,8 @@ __device__ __forceinline__ void write_partial(const float (&o)[kChunks][kRows / 
   }
 }
 
-/// Eight rows (j) of the output: 8x8 matrices are turned in registers, so that a warp's store is eight rows
-/// by 16 bytes.
+/// Eight rows (j) of the output: 8x8 matrices are transposed in registers, so that a warp's store is eight
+/// rows by 16 bytes.
 template <class Element>
 class OutputRows {
  public:

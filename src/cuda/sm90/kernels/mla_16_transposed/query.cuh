@@ -1,6 +1,6 @@
-// Q of a segment: by the warpgroup that has its first block, through registers. Bulk copies would come behind
-// those of KV that wait in the same queue (2.6 us were seen); these loads are under way while the other
-// warpgroup still reads the Q before.
+// Q of a segment, loaded through registers by the warpgroup that has its first block. Bulk copies would wait
+// behind those of KV in the same queue (2.6 us were seen); these loads are under way while the other
+// warpgroup still reads the previous Q.
 #pragma once
 
 #include "cuda/sm90/load/q_loader.cuh"
@@ -9,7 +9,7 @@
 
 namespace flashlatent::mla_16_transposed {
 
-/// A thread's share: the same 16-byte unit of every 64 columns, in one row of 16.
+/// A thread's values: the same 16-byte unit of every 64 columns, in one row of 16.
 template <class Config>
 class QueryShare {
  public:
@@ -36,7 +36,7 @@ class QueryShare {
     }
   }
 
-  /// Into swizzled tiles of kRows x 64, one after another, for wgmma to read.
+  /// Stores to consecutive swizzled tiles of kRows x 64, for wgmma to read.
   __device__ __forceinline__ void store(std::uint8_t* q) const {
 #pragma unroll
     for (int i = 0; i < kRowsAThread; ++i) {

@@ -1,4 +1,4 @@
-// The KV tiles in shared memory as a ring: block after block, tile after tile, whatever segment they are of.
+// The KV tiles in shared memory as a ring: block after block, tile after tile, across segments.
 #pragma once
 
 #include "cuda/sm90/kernels/mla_16_transposed/smem_layout.cuh"
@@ -6,7 +6,7 @@
 
 namespace flashlatent::mla_16_transposed {
 
-/// Where a block's tiles lie; loader and warpgroups each keep one and move it on block by block.
+/// The place of a block's tiles; the loader and each warpgroup keep one and move it on block by block.
 template <class Config>
 class RingPosition {
  public:
@@ -29,8 +29,8 @@ class RingPosition {
   __device__ __forceinline__ int chunk(int i) const { return Config::chunk_order(i); }
   __device__ __forceinline__ sm90::Tile& tile(int i) const { return shared_.ring[slot(i)]; }
 
-  /// Descriptors of the block's tiles, counted in their low words from the first tile's, which ptxas knows to
-  /// be the same in all lanes: then it makes the others in uniform registers (13 R2UR a block, not 209).
+  /// Descriptors of the block's tiles, whose low words count from the first tile's. ptxas knows that one to
+  /// be the same in all lanes, so it makes the others in uniform registers (13 R2UR a block, not 209).
   class TileDescriptors {
    public:
     /// `descriptor` makes one from a tile's address.
@@ -56,7 +56,7 @@ class RingPosition {
   __device__ __forceinline__ void wait_full(int i) const { ptx::wait(full(i), parity(i)); }
   __device__ __forceinline__ void wait_empty(int i) const { ptx::wait(empty(i), parity(i) ^ 1); }
 
-  /// The i-th tile, and its barrier, of the block before the one before this.
+  /// The i-th tile, and its barrier, of the block two before this one.
   __device__ __forceinline__ sm90::Tile& tile_two_back(int i) const { return shared_.ring[slot_two_back(i)]; }
   __device__ __forceinline__ ptx::Barrier& empty_two_back(int i) const {
     return shared_.empty[slot_two_back(i)];

@@ -6,7 +6,7 @@
 
 namespace flashlatent::mla_16_transposed {
 
-/// What a warpgroup knows of its query rows at a segment's end, in base 2; sums are of each warp's tokens.
+/// A warpgroup's statistics of its query rows at a segment's end, in base 2; sums are of each warp's tokens.
 template <int kRows>
 struct Statistics {
   float max[kRows];
@@ -20,7 +20,7 @@ struct alignas(1024) SharedMemory {
   std::uint8_t p[2][Config::kProbabilityBytes / 2];  // P of each warpgroup, kRows x 64 tokens
   float warp_max[2][4][Config::kRows];
   Statistics<Config::kRows> own[2];     // of each warpgroup
-  Statistics<Config::kRows> handed[2];  // from one to the other, by turns
+  Statistics<Config::kRows> handed[2];  // from one to the other, alternately
   std::uint64_t live[Config::kLiveSlots];
   typename Config::Loader::Memory loader;
   ptx::Barrier full[Config::kRingTiles];

@@ -31,10 +31,10 @@ namespace flashlatent::cuda {
 
 namespace {
 
-/// Rows that an item by lists may have.
+/// The most rows of an item by lists.
 constexpr int kMostRows = mla_16_transposed::kTileRows;
 
-/// By two lists. From fp8_656 and e4m3 with RoPE no other kernel does, so that any number of rows is taken.
+/// By two lists. No other kernel takes these from fp8_656 and e4m3 with RoPE, so any number of rows is taken.
 std::optional<std::string> declines_listed(const DecodeProblem& problem) {
   if (auto reason = declines_lists(problem, {KvFormat::kFp8_584, KvFormat::kFp8_656, KvFormat::kE4m3},
                                    kRecordFormats)) {

@@ -8,7 +8,7 @@ namespace flashlatent::mla_16_transposed {
 
 cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading);
 
-/// By two lists: has each CTA a share of one item, or all of it? Instances of shares do these.
+/// By two lists: does each CTA have a share of one item, or a whole item? Instances for shares compute these.
 bool has_one_item(const DecodeProblem& problem, const schedule::Geometry& geometry);
 
 Status launch(const DecodeCall& call);

@@ -5,8 +5,8 @@
 //   outputs    |                 | O_l += V0_l^T P0^T | O_l += V1_l^T P1^T | ...
 //              |                 | O_r += V0_r^T P0^T | O_r += V1_r^T P1^T | ...
 //
-// Barriers: full and empty of a block's slot (the loader; all that compute, who have read it), has_p and
-// p_free of a place of P (the scorer; those who multiply).
+// Barriers: full and empty of a block's stage (arrivals: the loader; all computing threads, which have read
+// it), has_p and p_free of a place of P (the scorer; the output warpgroups).
 #pragma once
 
 #include "cuda/sm90/kernels/mla_64_e4m3/loader.cuh"
@@ -33,7 +33,7 @@ __device__ __forceinline__ void score(SharedMemory<Config>& shared, const sm90::
   }
 }
 
-/// By a warp: the part's next segments.
+/// Lists the part's next segments, by one warp.
 template <class Config>
 __device__ __forceinline__ void list(sm90::SegmentList& segments, const sm90::DecodeArguments& args,
                                      bool is_first) {
@@ -65,7 +65,7 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const sm9
   } while (true);
 }
 
-/// From what a launch gives each thread.
+/// From the registers that a launch gives each thread.
 template <int kRegisters>
 __device__ __forceinline__ void set_registers() {
   constexpr int kOfLaunch = 128;

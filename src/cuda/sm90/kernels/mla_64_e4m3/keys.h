@@ -9,13 +9,13 @@ namespace flashlatent::mla_64_e4m3 {
 /// Query rows a tile.
 inline constexpr int kFewRows = e4m3_latent::kFewRows, kTileRows = 64;
 
-/// Pages that come by boxes are a multiple of so many tokens.
+/// Pages that are loaded by boxes are a multiple of so many tokens.
 inline constexpr int kPageTokens = 16;
 
 constexpr cuda::InstanceKey key(int qk_dim, int tile_rows, cuda::Loading loading) {
   return {Dtype::kU8, qk_dim, e4m3_latent::kLatentDim, tile_rows, loading};
 }
-/// Each by boxes, token by token, and so by two lists.
+/// Each by boxes, token by token, and token by token from two lists.
 constexpr std::array<cuda::InstanceKey, 6> keys(int qk_dim) {
   return {{key(qk_dim, kFewRows, cuda::Loading::kBoxes), key(qk_dim, kFewRows, cuda::Loading::kTokens),
            key(qk_dim, kFewRows, cuda::Loading::kListedFp8), key(qk_dim, kTileRows, cuda::Loading::kBoxes),

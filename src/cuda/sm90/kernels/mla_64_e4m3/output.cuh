@@ -1,9 +1,8 @@
-// The two warpgroups that multiply: O^T += factor (V^T P^T), each half of the output's columns. V comes to
-// registers as it is in the cache and changes its order there.
+// The two output warpgroups: O^T += factor (V^T P^T), each with half of the output's columns. V comes to
+// registers as it is in the cache and is permuted there.
 //
-// A block's product is made in accumulators of its own, 64 columns at a time, and added in fp32: the tensor
-// cores' sums of e4m3 keep 13 bits behind the point, which of a long context's would be too few, and blocks
-// have scales of their own.
+// A block's product is made in separate accumulators, 64 columns at a time, and added in fp32: the tensor
+// cores' sums of e4m3 keep 13 bits, too few for a long context, and each block has its own scale.
 #pragma once
 
 #include "cuda/sm90/kernels/mla_64_e4m3/smem_layout.cuh"
@@ -21,7 +20,7 @@ class Output {
 
   /// One segment.
   __device__ __forceinline__ void attend(const sm90::Work& work) {
-    meet_both();  // nobody writes to the rows before any more
+    meet_both();  // the previous rows are no longer written
     find_rows(work.tile);
     meet_both();
 #pragma unroll
@@ -71,7 +70,7 @@ class Output {
     return me_ * Config::kPartDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
   }
 
-  /// What takes many instructions, once a row and segment.
+  /// Computes what takes many instructions, once a row and segment.
   __device__ __forceinline__ void find_rows(const sm90::RowTile& tile) const {
     const int n = threadIdx.x;
     if (n >= kRows) return;
@@ -85,16 +84,16 @@ class Output {
            block_offset<Config::kChunks>(thread() % 32, me_ * Config::kPartChunks, thread() / 32);
   }
 
-  /// Adds the next block; `left` blocks are left, this one included. The caller gives its P back.
+  /// Adds the next block; `left` blocks are left, this one included. The caller frees its P.
   __device__ __forceinline__ void add_block(const sm90::Work& work, int left) {
     const int slot = slot_.index(), place = place_.index();
     ptx::wait(shared_.full[slot], slot_.parity());
-    const int limit =
-        shared_.output_rows.limit(work, 0) - (work.segment.block_end - left) * 64;  // of the first row
+    const TokenPrefix by_all =
+        shared_.output_rows.seen_by_all(work).from((work.segment.block_end - left) * 64);
     const std::uint64_t live = shared_.live[slot];
-    if (live != sm90::kAllLive || limit < 64) [[unlikely]] {
+    if (live != sm90::kAllLive || by_all.end < 64) [[unlikely]] {
       ptx::wait(shared_.has_p[place], place_.parity());  // K has been read
-      silence(slot, live, live & ~sm90::low_tokens(limit));
+      silence(slot, live, sm90::partial_tokens(live, by_all));
     }
     const std::uint32_t row = value_row(slot);
     ValueOperands a;
@@ -115,7 +114,7 @@ class Output {
       ptx::wgmma_commit();
       ptx::wgmma_wait<0>();
       ptx::pin_registers(sums);
-      // There are registers for the next operands only when these products are done.
+      // Only when these products are done are there registers for the next operands.
       ValueBytes bytes;
       if (chunk + 1 < Config::kPartChunks) {
         bytes = ValueBytes::at<Config::kChunks>(row + (chunk + 1) * kAtomBytes);
@@ -148,8 +147,8 @@ class Output {
     }
   }
 
-  /// A weight of 0 does not silence NaN. V of tokens that do not count becomes 0, and so does NaN in those
-  /// that only some rows see (`partial`): rows that see it have NaN scores, since it is in K, too.
+  /// A weight of 0 does not silence NaN. So V of dead tokens becomes 0, and so does NaN in tokens that only
+  /// some rows see (`partial`): rows that see it have NaN scores, since it is in K, too.
   __device__ __forceinline__ void silence(int slot, std::uint64_t live, std::uint64_t partial) const {
     constexpr int kUnits = Config::kPartDim / 16;  // of a token
     for (int i = thread(); i < 64 * kUnits; i += 128) {
@@ -174,7 +173,7 @@ class Output {
     return word & ~__vcmpeq4(word & 0x7F7F7F7FU, 0x7F7F7F7FU);
   }
 
-  /// A segment's result, when all its blocks are added. The last one's P is still to be given back.
+  /// Writes a segment's result, when all its blocks are added. The last block's P is still to be freed.
   __device__ __forceinline__ void finish(const sm90::Work& work) {
     const bool any = work.blocks() > 0;
     if (threadIdx.x < kRows) finish_row(work, threadIdx.x, any);
@@ -194,7 +193,7 @@ class Output {
     return sm90::first_partial_row<kRows>(args_, work);
   }
 
-  /// Row n's lse, and by what its sums are multiplied in the end.
+  /// Row n's lse, and the final factor of its sums.
   __device__ __forceinline__ void finish_row(const sm90::Work& work, int n, bool any) const {
     const BlockScales<kRows>& of = shared_.scales[place_.index()];
     const sm90::RowScale scale = any ? sm90::finish_row(of.base[n], of.sum[n]) : sm90::finish_row(0, 0);

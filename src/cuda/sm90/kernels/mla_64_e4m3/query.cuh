@@ -1,5 +1,5 @@
-// Q of a tile as e4m3, by the scorer: as it is, or from bf16. Each row of bf16 is brought to at most 448 by a
-// power of two of its own.
+// Q of a tile as e4m3, by the scorer: copied, or from bf16. Each bf16 row is scaled to at most 448 by its own
+// power of two.
 #pragma once
 
 #include "core/formats/e4m3_latent.h"
@@ -15,7 +15,7 @@ class Query {
   __device__ __forceinline__ Query(SharedMemory<Config>& shared, const sm90::DecodeArguments& args)
       : shared_(shared), args_(args) {}
 
-  /// By 128 threads, when nobody reads the Q before any more; they must meet before it is read.
+  /// By 128 threads, when the previous Q is no longer read; they must synchronise before the new one is read.
   __device__ __forceinline__ void take(const sm90::RowTile& tile) const {
     const int thread = threadIdx.x % 128;
     const float scale = args_.scale_log2 * (args_.cache.scale == nullptr ? 1.0F : __ldg(args_.cache.scale));
@@ -59,7 +59,7 @@ class Query {
     }
   }
 
-  /// A warp's 16 rows, kAtOnce at once.
+  /// A warp's 16 rows, kAtOnce at a time.
   __device__ __forceinline__ void round(const sm90::RowTile& tile, int thread, float scale) const {
     constexpr int kAtOnce = 4, kRowUnits = Config::kQkDim / 8, kTurns = (kRowUnits + 31) / 32;
     const int lane = thread % 32, begin = thread / 32 * 16;
@@ -111,7 +111,7 @@ class Query {
     max = __reduce_max_sync(0xffffffff, ::max(max & 0xFFFFU, max >> 16));
     return e4m3_latent::query_exponent(__uint_as_float(max << 16));
   }
-  /// What is not finite becomes NaN.
+  /// Values that are not finite become NaN.
   __device__ __forceinline__ static std::uint32_t rounded(std::uint32_t low, std::uint32_t high,
                                                           float factor) {
     const float2 a = sm90::unpack<__nv_bfloat16>(low), b = sm90::unpack<__nv_bfloat16>(high);

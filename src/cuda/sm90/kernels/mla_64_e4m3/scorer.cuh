@@ -1,7 +1,7 @@
-// The warpgroup that scores: S = Q K^T of every block, and P for the two that multiply.
+// The scorer: S = Q K^T of every block, and P for the two output warpgroups.
 //
-// A block's P is relative to the row's maximum in this block alone, so that it has all of e4m3's range,
-// whatever other blocks have. Who multiplies adds a block's sums times a factor, which comes with P.
+// A block's P is relative to the row's maximum in this block alone, so it uses all of e4m3's range, whatever
+// other blocks have. The output warpgroups add a block's sums times a factor, which comes with P.
 #pragma once
 
 #include "cuda/sm90/kernels/mla_64_e4m3/query.cuh"
@@ -15,7 +15,7 @@ class Scorer {
   __device__ __forceinline__ Scorer(SharedMemory<Config>& shared, const sm90::DecodeArguments& args)
       : shared_(shared), args_(args), query_(shared, args) {}
 
-  /// Takes a segment's Q, when the one before has been scored.
+  /// Takes a segment's Q, when the previous segment has been scored.
   __device__ __forceinline__ void begin(const sm90::Work& work) {
     meet();
     query_.take(work.tile);
@@ -24,7 +24,7 @@ class Scorer {
     meet();
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      // Scores of tokens that do not count are -inf times it.
+      // Dead tokens' scores are -inf times it.
       const float scale = shared_.row_scale[row(h)];
       scale_[h] = scale == 0 ? kLeastScale : scale;
       base_[h] = -INFINITY;
@@ -66,13 +66,14 @@ class Scorer {
   __device__ __forceinline__ static int row(int h) {
     return fragment().row + 8 * h;
   }
-  /// Does the warp have rows? In a tile of few rows not every warp does.
+  /// Does the warp have rows? In a tile of few rows some warps have none.
   __device__ __forceinline__ static bool has_rows() {
     return kRows >= 64 || threadIdx.x % 128 / 32 * 16 < kRows;
   }
   static constexpr int kHalves = kRows == 8 ? 1 : 2;  // rows g and g + 8
 
-  /// A block whose scores are under way to s; afterwards those of the next are to `other`, if there is one.
+  /// Finishes a block whose scores are under way to `s`; afterwards the next block's scores are under way to
+  /// `other`, if there is a next block.
   __device__ __forceinline__ bool go_on(const sm90::Work& work, float (&s)[32], float (&other)[32],
                                         float (&spare)[32], int& left) {
     if (left == 1) {
@@ -91,7 +92,7 @@ class Scorer {
     return true;
   }
 
-  /// Asks for the first chain of the block that is next to be scored.
+  /// Starts the first chain of the next block to be scored.
   __device__ __forceinline__ void ask(float (&s)[32]) {
     const auto& place = Config::kOverlaps ? ahead_ : slot_;
     ptx::wait(shared_.full[place.index()], place.parity());
@@ -99,7 +100,7 @@ class Scorer {
     multiply<0>(s, place.index());
     if constexpr (Config::kOverlaps) ahead_.next();
   }
-  /// Asks for a chain of a block's products.
+  /// Starts a chain of a block's products.
   template <int kChain>
   __device__ __forceinline__ void multiply(float (&s)[32], int slot) {
     constexpr int kSteps = 2 * Config::kChunks, kChains = Config::kChains;
@@ -117,8 +118,8 @@ class Scorer {
     }
     ptx::wgmma_commit();
   }
-  /// The scores of the block at hand, whose place is then given back. kPending: blocks asked for behind it.
-  /// `a` and `b` take chains but the first.
+  /// The scores of the present block, whose stage is then freed. kPending: blocks behind it whose products
+  /// have been started. `a` and `b` take all chains but the first.
   template <int kPending>
   __device__ __forceinline__ void take(float (&s)[32], float (&a)[32], float (&b)[32]) {
     const int slot = slot_.index();
@@ -132,8 +133,8 @@ class Scorer {
     ptx::arrive(shared_.empty[slot]);
     slot_.next();
   }
-  /// Chains kChain, which is under way to `a`, and on. With kChainsInTurn each is asked for before the one
-  /// ahead of it is waited for.
+  /// Adds the chains from kChain on, which is under way to `a`. With kChainsInTurn each is started before the
+  /// previous one is waited for.
   template <int kChain>
   __device__ __forceinline__ void add_chains(float (&s)[32], float (&a)[32], float (&b)[32], int slot) {
     constexpr bool kLast = kChain + 1 == Config::kChains;
@@ -151,15 +152,15 @@ class Scorer {
     }
   }
 
-  /// P of the block at hand, from its scores `s`.
+  /// P of the present block, from its scores `s`.
   __device__ __forceinline__ void soften(const sm90::Work& work, float (&s)[32], int left) {
     const int place = place_.index();
     if (has_rows()) {
       const int start = (work.segment.block_end - left) * 64;
       const RowsBehind<kRows>& rows = shared_.scored_rows;
-      if (live_ != sm90::kAllLive || rows.limit(work, 0) - start < 64) [[unlikely]] {
-        sm90::mask_scores(s, live_, rows.limit(work, row(0)) - start,
-                          rows.limit(work, kHalves > 1 ? row(1) : row(0)) - start, fragment());
+      if (live_ != sm90::kAllLive || rows.seen_by_all(work).end - start < 64) [[unlikely]] {
+        sm90::mask_scores(s, live_, rows.seen(work, row(0)).from(start),
+                          rows.seen(work, kHalves > 1 ? row(1) : row(0)).from(start), fragment());
       }
       std::uint32_t words[2][4];
       float factor[2], shrink[2] = {1.0F, 1.0F};
@@ -195,9 +196,9 @@ class Scorer {
     }
   }
 
-  /// P of this thread's tokens of both rows, and what sums are to be multiplied by: the block's, and those so
-  /// far. Does a row of this warp shrink its sums so far? Both rows side by side, without a branch between
-  /// them: one warp a scheduler scores, so that latencies add up.
+  /// P of this thread's tokens of both rows, and the factors of the block's sums and of the sums so far. Does
+  /// a row of this warp rescale its sums so far? Both rows are computed side by side, without a branch
+  /// between them: one warp a scheduler scores, so latencies add up.
   __device__ __forceinline__ bool words_of_rows(const float (&s)[32], std::uint32_t (&words)[2][4],
                                                 float (&factor)[2], float (&shrink)[2]) {
     float max[2], base[2];
@@ -240,7 +241,7 @@ class Scorer {
     return shrinks;
   }
 
-  /// To the place of P, which nobody reads any more. `last`: of the segment.
+  /// Stores to the place of P, which is no longer read. `last`: the segment's last block.
   __device__ __forceinline__ void publish(int place, const std::uint32_t (&words)[2][4],
                                           const float (&factor)[2], const float (&shrink)[2], bool shrinks,
                                           bool last) const {
@@ -268,9 +269,9 @@ class Scorer {
   SharedMemory<Config>& shared_;
   const sm90::DecodeArguments& args_;
   const Query<Config> query_;
-  RingPlace<Config::kSlots> ahead_, slot_;  // of the next block to be scored, and of the one at hand
+  RingPlace<Config::kSlots> ahead_, slot_;  // of the next block to be scored, and of the present block
   RingPlace<Config::kPlaces> place_;        // of its P
-  std::uint64_t live_ = 0;                  // which tokens of the block at hand count
+  std::uint64_t live_ = 0;                  // which tokens of the present block count
   float scale_[2], base_[2], sum_[2];       // of this thread's rows; sums of its tokens
 };
 

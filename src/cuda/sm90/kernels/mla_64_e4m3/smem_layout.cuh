@@ -12,12 +12,12 @@ namespace flashlatent::mla_64_e4m3 {
 
 using sm90::RowsBehind;
 
-/// What a block's P goes with, of each row.
+/// A block's values beside P, for each row.
 template <int kRows>
 struct alignas(16) BlockScales {
   float factor[kRows];            // of the block's sums
-  float shrink[kRows];            // of sums so far, where shrinks says so
-  std::uint8_t shrinks[4];        // of 16 rows each: does any shrink?
+  float shrink[kRows];            // of sums so far, if `shrinks` is set
+  std::uint8_t shrinks[4];        // for 16 rows each: is any row rescaled?
   float base[kRows], sum[kRows];  // after a segment's last block: what sums are relative to, and of P
 };
 
@@ -32,8 +32,8 @@ struct alignas(1024) SharedMemory {
   float row_scale[64];                                 // of scores, to base 2
   float factor[Config::kRows];                         // of the output, in the end
   float bounds[Config::kOutputs][4][Config::kRows];    // of a partial result's values, by warp
-  float fp16_scale[Config::kOutputs][Config::kRows];   // by which they come to fp16
-  RowsBehind<Config::kRows> scored_rows, output_rows;  // the scorer is at the next segment before the others
+  float fp16_scale[Config::kOutputs][Config::kRows];   // factors to fp16
+  RowsBehind<Config::kRows> scored_rows, output_rows;  // the scorer reaches the next segment first
   sm90::RowPlace<typename Config::Element> row_place[Config::kRows];
   std::uint64_t live[Config::kSlots];                        // which tokens of a block count
   ptx::Barrier full[Config::kSlots], empty[Config::kSlots];  // a block has come; all have read it

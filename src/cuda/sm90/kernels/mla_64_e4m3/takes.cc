@@ -30,7 +30,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
     return message("products is ", to_string(problem.options.products),
                    " and q is not e4m3; products of fp8 are accepted");
   }
-  // Tokens that do not count have a score of -inf, which another scale would turn around.
+  // Dead tokens have a score of -inf, whose sign a negative scale would change.
   if (const float scale = problem.options.softmax_scale; !(scale > 0)) {
     return message("softmax_scale is ", scale, "; with products of fp8 positive ones are accepted");
   }

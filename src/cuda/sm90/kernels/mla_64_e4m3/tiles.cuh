@@ -1,13 +1,13 @@
 // How bytes of e4m3 lie in shared memory, and V^T as A operand in registers.
 //
-// A block is 8 x 9 atoms of 8 tokens and 64 columns: those of 8 tokens follow one another, then come the next
-// 8 tokens. Q is 9 tiles of 64 rows and 64 columns, P one of kRows rows and 64 tokens. All have wgmma's
-// 64-byte swizzle: 16 bytes of unit u of row r lie at unit u ^ (r / 2 % 4).
+// A block is 8 x 9 atoms of 8 tokens and 64 columns: the atoms of 8 tokens follow one another, then come
+// those of the next 8. Q is 9 tiles of 64 rows and 64 columns, P one tile of kRows rows and 64 tokens. All
+// have wgmma's 64-byte swizzle: unit u (16 bytes) of row r lies at unit u ^ (r / 2 % 4).
 //
-// P's bytes of a row are tokens in another order, and so are V's in A operands, which meet them: byte
-// 32 k + 16 h + 4 c + 2 m + i is token 32 k + 16 h + 8 m + 2 c + i (c < 4; h, m, i < 2). Then a thread that
-// has scores 8 j + 2 c + {0, 1} of a row stores words of four of them, and ldmatrix.trans, whose 16-bit
-// elements are two columns of a token, gets 32 tokens in their order, one a lane.
+// A row's bytes of P are tokens in another order, and so are V's in the A operands that they meet: byte 32 k
+// + 16 h + 4 c + 2 m + i is token 32 k + 16 h + 8 m + 2 c + i (c < 4; h, m, i < 2). Then a thread that has
+// scores 8 j + 2 c + {0, 1} of a row stores words of four of them, and ldmatrix.trans, whose 16-bit elements
+// are two columns of a token, gets 32 tokens in their order, one a lane.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ __device__ __forceinline__ void transpose(ValueOperands& a, const ValueBytes& by
   }
 }
 
-/// Two and two values as four e4m3, rounded to nearest; beyond 448 it is 448.
+/// Two pairs of values as four e4m3, rounded to nearest; magnitudes beyond 448 become 448.
 __device__ __forceinline__ std::uint32_t pack_e4m3(float a, float b, float c, float d) {
   std::uint32_t word;
   asm("{\n.reg .b16 low, high;\ncvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"

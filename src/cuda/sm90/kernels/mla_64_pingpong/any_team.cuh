@@ -1,9 +1,9 @@
-// A team of any size, for items of few blocks by indices: each CTA has one block, or two, and loads them at
-// once (load/fp8_584_at_once.cuh). Shapes tell who has which; lengths only say which tokens count. What the
-// CTAs have is merged as team.cuh does it, but cut finer, since a team's size need not divide the rows: a
+// A team of any size, for items of few blocks by indices: each CTA has one or two blocks, and loads them at
+// once (load/fp8_584_at_once.cuh). Shapes tell which CTA has which block; lengths only say which tokens
+// count. Outputs are merged as in team.cuh, but cut finer, since a team's size need not divide the rows: a
 // piece is eight rows of 64 columns, and an owner has a run of pieces. Rows that are not live are not sent.
 //
-// All CTAs send, those without tokens zeros, so that each knows by shapes how many bytes it gets.
+// All CTAs send, those without tokens zeros, so that shapes tell each CTA how many bytes it gets.
 #pragma once
 
 #include "cuda/sm90/kernels/mla_64_pingpong/kernel.cuh"
@@ -23,7 +23,7 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
                                               const sm90::QueryMaps& query_maps, int me, const TeamPart& part)
       : Base(shared, args, query_maps, me), part_(part) {}
 
-  /// By one thread a piece, before the launch before is done: where a piece goes.
+  /// Finds where a piece goes, by one thread a piece, before the previous launch is done.
   __device__ __forceinline__ static void route(SharedMemory<Config>& shared, const TeamPart& part,
                                                int piece) {
     if (piece >= part.pieces || part.size == 1) return;
@@ -52,7 +52,7 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
   /// Two packets of each lane.
   using Piece = uint4[2][32];
   static_assert(sizeof(Piece) == TeamPart::kPieceBytes);
-  /// From each rank its run of pieces, where blocks were.
+  /// From each rank its run of pieces, stored where blocks were.
   __device__ __forceinline__ static Piece* incoming(SharedMemory<Config>& shared) {
     return reinterpret_cast<Piece*>(shared.kv);
   }
@@ -67,7 +67,7 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
     return reinterpret_cast<Statistics*>(incoming(shared_) + kMostPieces) + rank * kGroups + group;
   }
 
-  /// A CTA alone writes what it has.
+  /// A CTA without a team writes its result.
   __device__ __forceinline__ void finish_alone(const sm90::Work& work) {
     const auto& row_sum = this->add_up_rows(work);
     const sm90::RowTile& tile = part_.tile;
@@ -124,7 +124,7 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
         sm90::lse_place(args_.output, tile, head, token), sm90::sink_of(args_.output, head), live};
   }
 
-  /// Waits for what is sent to this CTA, adds it up in the order of ranks, and writes it.
+  /// Waits for what other CTAs send to this CTA, adds it up in the order of ranks, and writes the sum.
   __device__ __forceinline__ void receive() const {
     int piece = part_.first + static_cast<int>(threadIdx.x) / 32;
     if (piece >= part_.end) return;
@@ -196,7 +196,7 @@ __device__ __forceinline__ void load_rows(SharedMemory<Config>& shared, const sm
   if (thread == 0) ptx::arrive(shared.q_full);
 }
 
-/// All of a CTA.
+/// Everything that a CTA does.
 template <class Config>
 __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
                                                const sm90::DecodeArguments& args,
@@ -208,7 +208,7 @@ __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
   const TeamPart part(args);
   typename Config::Loader loader(args, part.tile, part.begin, part.blocks);
   if (threadIdx.x == 0) {
-    shared.team.part = part;  // and not in registers
+    shared.team.part = part;  // not in registers
     ptx::arrive_expecting(shared.team.received, part.piece_bytes);
   }
   if (const int piece = static_cast<int>(threadIdx.x) - Config::kComputeThreads;

@@ -1,4 +1,4 @@
-// What a file of instances includes.
+// Included by the files of instances.
 #pragma once
 
 #include "cuda/sm90/kernels/mla_64_pingpong/instances.h"
@@ -20,7 +20,7 @@ constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
           Shape::kMerges};
 }
 
-/// Where a CTA has a share of one item.
+/// An instance for CTAs with a share of one item.
 template <class Element, int kQkDim, int kCluster, class Loader>
 constexpr cuda::DenseInstance share_instance(Dtype dtype, cuda::Loading loading) {
   return instance<Element, kQkDim, 512, kCluster, Loader, 1, true>(dtype, loading);
@@ -32,7 +32,7 @@ constexpr cuda::DenseInstance turns_instance(Dtype dtype, cuda::Loading loading)
   return instance<Element, kQkDim, 512, kCluster, Loader, 1, false, true>(dtype, loading);
 }
 
-// What files of instances call loaders.
+// Short names of loaders for files of instances.
 using cuda::Loading;
 using Bf16 = __nv_bfloat16;
 using Fp16 = __half;

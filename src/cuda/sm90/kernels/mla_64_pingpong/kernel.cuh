@@ -1,6 +1,6 @@
 // Dense decode, 64 query rows a tile, two KV blocks in flight ("mla_64_pingpong").
 //
-// Two warpgroups that compute (warpgroup.cuh has how they share the work), one or two that load.
+// Two warpgroups compute (warpgroup.cuh says how they divide the work), one or two load.
 #pragma once
 
 #include "cuda/sm90/kernels/mla_64_pingpong/line.cuh"
@@ -21,7 +21,8 @@ __device__ __forceinline__ void meet_cluster() {
   }
 }
 
-/// By a thread each of some warps: one alone takes long, and so do lanes of one, one after another.
+/// By one thread of each of some warps: one thread alone takes long, and so do lanes of one warp, which run
+/// one after another.
 template <class Config>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   static_assert(Config::kVDim % 4 == 0 && Config::kVDim / 4 <= 128);
@@ -30,7 +31,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
 #pragma unroll
     for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
       ptx::init(state.full[chunk], Config::Loader::kArrivals);
-      // In a cluster also one of each warp of the other CTA's.
+      // In a cluster also one arrival of each warp of the other CTA.
       ptx::init(state.empty[chunk], sm90::kReleases<typename Config::Loader> + (Config::kCluster - 1) * 4);
     }
     ptx::publish_barriers();
@@ -57,8 +58,8 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     ptx::init(shared.q_empty, Config::kComputeThreads / 32);
     ptx::publish_barriers();
   } else if (const int i = static_cast<int>(threadIdx.x) - 128; i >= 0 && i < Config::kVDim / 4) {
-    static_assert(sm90::kNoPoison == 0xFF);
-    reinterpret_cast<std::uint32_t*>(shared.poison_from)[i] = ~0U;
+    static_assert(sm90::PoisonedRows::kNone == 0xFF);
+    reinterpret_cast<std::uint32_t*>(shared.poisoned_rows)[i] = ~0U;
   }
   meet_cluster<Config>();
 }

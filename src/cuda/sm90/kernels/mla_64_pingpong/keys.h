@@ -45,7 +45,7 @@ inline constexpr std::array kListedKeys = {listed_key(Dtype::kBF16, cuda::Loadin
                                            listed_key(Dtype::kBF16, cuda::Loading::kListedTokens),
                                            listed_key(Dtype::kF16, cuda::Loading::kListedTokens)};
 
-/// A team's blocks come by boxes only.
+/// A team's blocks are loaded by boxes only.
 constexpr cuda::InstanceKey team_key(Dtype dtype, int team) {
   return {dtype, 576, 512, kTileRows, cuda::Loading::kBoxes, 1, team};
 }
@@ -62,7 +62,7 @@ constexpr cuda::InstanceKey any_team_key() {
 }
 inline constexpr std::array kAnyTeamKeys = {any_team_key()};
 
-/// Where a CTA has a share of one item; from an fp8_656 cache a cluster.
+/// For CTAs, or with fp8_656 clusters, that have a share of one item.
 inline constexpr auto kShareKeys576x512 = cuda::plain_keys(576, 512, kTileRows);
 inline constexpr std::array kFp8ShareKeys = {fp8_key(2)};
 inline constexpr auto kFp8_584ShareKeys = kFp8_584Keys;

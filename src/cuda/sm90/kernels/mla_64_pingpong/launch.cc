@@ -17,7 +17,7 @@ const DenseInstance* find(const DecodeProblem& problem, Loading loading, int clu
       key_of(problem, loading, cluster, team));
 }
 
-/// A cache without pages has no boxes and nothing to share out: CTAs take whole requests.
+/// A cache without pages has no boxes and no tokens to divide: CTAs take whole requests.
 Status launch_without_pages(const DecodeCall& call) {
   schedule::Geometry g = call.geometry;
   g.parts = g.requests;
@@ -51,7 +51,7 @@ Status launch(const DecodeCall& call) {
     }
     const int team = c.geometry.team;
     if (team == 1) return find(p, loading, cluster_of(p, c.geometry, loading));
-    // A cache without pages has no boxes: a CTA alone takes what was a team's part.
+    // A cache without pages has no boxes: a single CTA takes a team's part.
     return find(p, loading, 1, loading == Loading::kBoxes ? team : 1);
   });
 }

@@ -1,5 +1,5 @@
-// Parts that are stretches of the line of requests, or whole ones: the segments of a CTA, one after another.
-// The loader tells of them.
+// Parts that are runs of the line of requests, or whole requests: the segments of a CTA, one after another.
+// The loader announces them.
 #pragma once
 
 #include "cuda/sm90/kernels/mla_64_pingpong/warpgroup.cuh"
@@ -10,7 +10,7 @@
 
 namespace flashlatent::mla_64_pingpong {
 
-// Most rows have two parts: by twos fp16, whose pieces are twice as many, takes 1.2 % less than by fours,
+// Most rows have two parts. fp16, with twice as many pieces, takes 1.2 % less two parts at a time than four,
 // which spills more registers.
 template <class Config>
 using MergeStep = sm90::MergeStep<typename Config::Element, Config::kComputeThreads, sm90::kTileRows,
@@ -49,7 +49,7 @@ class LineWarpgroup : public Warpgroup<Config> {
   }
 
  private:
-  /// The sinks of this thread's rows, if they are written out: asked for before both warpgroups meet.
+  /// The sinks of this thread's rows, if the output is written; loaded before both warpgroups synchronise.
   __device__ __forceinline__ sm90::RowPair sinks(const sm90::Work& work) const {
     if (!Config::kWritesOutput || work.segment.partial >= 0) return {0, 0};
     const auto of = [&](int row) {
@@ -67,7 +67,7 @@ class LineWarpgroup : public Warpgroup<Config> {
     const sm90::RowPair sum{sums[0][low] + sums[1][low], sums[0][high] + sums[1][high]};
     const sm90::RowPair max{fmaxf(maxima[0][low].get(), maxima[1][low].get()),
                             fmaxf(maxima[0][high].get(), maxima[1][high].get())};
-    this->meet();  // the next item's may be written
+    this->meet();  // the next item's sums may be written
     const int column = me_ * Config::kHalfDim + fragment_.column;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -84,7 +84,7 @@ class LineWarpgroup : public Warpgroup<Config> {
   }
 };
 
-/// All segments. How a warpgroup finishes one is a matter of its class: a team's CTA has but one.
+/// Computes all segments. The warpgroup's class finishes a segment: a team's CTA has only one.
 template <class Warpgroup, class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
                                         const sm90::QueryMaps& query_maps, int me) {

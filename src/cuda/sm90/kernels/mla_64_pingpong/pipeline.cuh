@@ -1,4 +1,4 @@
-// Two KV buffers, one a warpgroup: even blocks go into the first, odd ones into the second.
+// Two KV buffers, one a warpgroup: even blocks go into the first, odd blocks into the second.
 #pragma once
 
 #include <type_traits>
@@ -22,7 +22,7 @@ template <int kChunks, bool kUnits>
 struct KvState : std::conditional_t<kUnits, TokenUnits, NoUnits> {
   ptx::Barrier full[kChunks];
   ptx::Barrier empty[kChunks];  // of all CTAs of a cluster that load tiles together
-  std::uint64_t live[2];        // which of the block's tokens count; blocks take turns
+  std::uint64_t live[2];        // which of the block's tokens count; blocks alternate
 };
 
 /// The loader's side, as load/kv_loader.cuh wants it.

@@ -1,5 +1,5 @@
-// V of tokens that do not count must not reach the output: a weight of 0 does not silence NaN. And what is
-// not finite in V of tokens that only some rows see must reach those rows' outputs alone.
+// V of dead tokens must not reach the output: a weight of 0 does not silence NaN. Values of V that are not
+// finite, in tokens that only some rows see, must reach these rows' outputs alone.
 #pragma once
 
 #include "cuda/sm90/kernels/mla_64_pingpong/phases.cuh"
@@ -12,9 +12,9 @@ namespace flashlatent::mla_64_pingpong {
 
 inline constexpr int kAlone = 1;  // + kMe: the named barrier of one warpgroup
 
-/// Silences tokens of warpgroup kMe's block: those that are not `live`, and of those that some rows see and
-/// others do not (`partial`) what is not finite, which spread_poison() then puts into the outputs.
-/// `start_token()`: the block's first.
+/// Silences tokens of warpgroup kMe's block: those that are not `live`, and values that are not finite in
+/// tokens that only some rows see (`partial`), which spread_poison() then puts into the outputs.
+/// `start_token()`: the block's first token.
 template <class Config, int kMe, class StartToken>
 __device__ __forceinline__ void silence_block(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
                                               const sm90::Work& work, std::uint64_t live,
@@ -24,14 +24,12 @@ __device__ __forceinline__ void silence_block(SharedMemory<Config>& shared, cons
   sm90::Tile* tiles = shared.kv[kMe].tiles;
   const auto row_of = [&](int i, int token) { return tiles[i].bytes + token * sm90::kRowBytes; };
   const auto record = [&] {
-    // The query token that sees token t of the block first, as a row of the tile.
     const int start = start_token();
     const bool found = sm90::record_poison<Operand, Config::kVDim, 128>(
-        shared.poison_from, tiles, partial, thread, [&](int token) {
+        shared.poisoned_rows, tiles, partial, thread, [&](int token) {
           const int length = work.segment.length;
-          const int first = Config::kSpans ? work.tile.first_to_see(args, length, start + token)
-                                           : work.tile.first_to_see_in_context(length, start + token);
-          return first * args.query.group.value - work.tile.first;
+          return Config::kSpans ? work.tile.rows_that_see(args, length, start + token)
+                                : work.tile.rows_that_see_in_context(args.query, length, start + token);
         });
     if (found) shared.poisoned[parities[kMeeting]] = 1;
     ptx::named_sync(kAlone + kMe, 128);
@@ -51,9 +49,9 @@ __device__ __forceinline__ void silence_block(SharedMemory<Config>& shared, cons
   ptx::named_sync(kAlone + kMe, 128);
 }
 
-/// Puts into warpgroup `me`'s half of the output what silence_block() found: here and not there, since the
-/// loop over blocks has no registers and no time to spare for it (it took 14 % longer). `meet()`: both
-/// warpgroups.
+/// Puts what silence_block() found into warpgroup `me`'s half of the output. Not in silence_block(), since
+/// the loop over blocks has no registers and no time for it (it took 14 % longer). `meet()`: synchronises
+/// both warpgroups.
 template <class Config, int kSums, class Meet>
 __device__ __forceinline__ void spread_poison(SharedMemory<Config>& shared, float (&o)[kSums], int me,
                                               const sm90::Fragment& fragment, const Parities& parities,
@@ -61,11 +59,11 @@ __device__ __forceinline__ void spread_poison(SharedMemory<Config>& shared, floa
 #pragma unroll
   for (int i = 0; i < kSums; ++i) {
     const int column = me * Config::kHalfDim + i / 4 * 8 + fragment.column + i % 2;
-    if (fragment.row + i % 4 / 2 * 8 >= shared.poison_from[column]) o[i] = NAN;
+    if (shared.poisoned_rows[column].contains(fragment.row + i % 4 / 2 * 8)) o[i] = NAN;
   }
-  meet();  // all have read it
+  meet();  // all threads have read it
   for (int i = threadIdx.x; i < Config::kVDim; i += Config::kComputeThreads) {
-    shared.poison_from[i] = sm90::kNoPoison;
+    shared.poisoned_rows[i].clear();
   }
   if (threadIdx.x == 0) shared.poisoned[parities[kMeeting]] = 0;
   meet();

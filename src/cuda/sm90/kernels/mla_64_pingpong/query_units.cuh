@@ -9,7 +9,7 @@
 
 namespace flashlatent::mla_64_pingpong {
 
-/// A computing thread's share of Q in shared memory, which it converts where it lies.
+/// A computing thread's values of Q in shared memory, which it converts in place.
 template <class Config>
 class QueryShare {
  public:

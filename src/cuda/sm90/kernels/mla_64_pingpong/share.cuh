@@ -1,6 +1,6 @@
-// Parts that are a share of one item each (walk/shares.cuh). From an fp8_656 cache of one list clusters of
-// two take them, whose computing warps load the first blocks (Config::kLoadsFirst); of others the loaders
-// load all. By two lists parts may also be whole items in turn (walk/listed_items.cuh).
+// Parts that are a share of one item each (walk/shares.cuh). From one list of an fp8_656 cache clusters of
+// two take them, whose computing warps load the first blocks (Config::kLoadsFirst); otherwise the loaders
+// load all blocks. By two lists parts may also be whole items by kTurns (walk/listed_items.cuh).
 #pragma once
 
 #include "cuda/sm90/kernels/mla_64_pingpong/line.cuh"
@@ -17,8 +17,8 @@ template <class Config>
 using Part =
     sm90::Part<Config::kCluster == 1, sm90::kTakesLists<typename Config::Loader>, Config::kListShares>;
 
-/// When all that the other CTA of the cluster has to do here is done, and it has all that it takes from here.
-/// All threads, once.
+/// Waits until the other CTA of the cluster has written all that it writes here, and read all that it reads
+/// here. All threads, once.
 __device__ __forceinline__ void leave_cluster() {
   __syncwarp();
   ptx::cluster_release();
@@ -33,8 +33,8 @@ class ShareWarpgroup : public Warpgroup<Config> {
  public:
   using Base::Base;
 
-  /// This warpgroup's first block of a share; its same one of the cluster's other CTA loads the other
-  /// half.
+  /// Loads half of this warpgroup's first block of a share; the same warpgroup of the cluster's other CTA
+  /// loads the other half.
   __device__ __forceinline__ void load_first_block(const sm90::Work& work) {
     if (me_ >= work.blocks()) return;
     Pipe<Config> pipe(shared_.kv, shared_.state);
@@ -45,14 +45,14 @@ class ShareWarpgroup : public Warpgroup<Config> {
     typename Config::Loader::FirstBlock(args_.cache, thread_).load(pipe, range);
   }
 
-  /// The same of this CTA's only segment, a part of its request, when all CTAs of the cluster have read their
-  /// KV: by way of the place where that was, from which the copy engine takes rows as a whole. What a warp
-  /// stores itself goes to memory in 4.6 us.
+  /// The partial result of this CTA's only segment, once all CTAs of the cluster have read their KV. It is
+  /// stored to the place of KV, from which the copy engine copies whole rows; stores by the warps themselves
+  /// take 4.6 us.
   __device__ __forceinline__ void finish(const sm90::Work& work) {
     using Stored = typename Config::Stored;
     static_assert(std::is_same_v<Stored, __half>);
     constexpr int kRowBytes = Config::kHalfDim * sizeof(Stored);
-    constexpr int kPitch = kRowBytes + 64;  // so that no two rows of a store meet in a bank
+    constexpr int kPitch = kRowBytes + 64;  // so that rows of a store have no bank conflicts
     static_assert(8 * 16 * kPitch <= sizeof(SharedMemory<Config>::kv));
     leave_cluster();
     const auto& row_sum = this->add_up_rows(work);
@@ -85,9 +85,9 @@ class ShareWarpgroup : public Warpgroup<Config> {
   }
 };
 
-/// The roles where a part is a share of one request, from an fp8_656 cache: both know their part, and begin
-/// with it when the launch before is done. The computing warps load the first blocks and take their segment
-/// from the queue after that, as others do.
+/// The roles if a part is a share of one request, from an fp8_656 cache: both know their part, and begin with
+/// it when the previous launch is done. The computing warps load the first blocks, then take their segment
+/// from the queue, as other kinds of parts do.
 template <class Config>
 __device__ __forceinline__ void compute_share(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
                                               const sm90::QueryMaps& query_maps, int me) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void compute_share(SharedMemory<Config>& shared, cons
   if (work.is_end()) return leave_cluster();
   warpgroup.load_first_block(work);
   sm90::WorkPosition position(shared.work);
-  // A loop of one turn, as below.
+  // A loop of one iteration, as below.
   for (; !position.get().is_end(); position.next()) {
     warpgroup.attend(position.get());
     warpgroup.finish(position.get());
@@ -136,7 +136,7 @@ __device__ __forceinline__ void load_share(SharedMemory<Config>& shared, const s
   leave_cluster();
 }
 
-/// The same where loaders load all blocks. In a cluster both CTAs have the same share, of two row tiles.
+/// The same if loaders load all blocks. In a cluster both CTAs have the same share, of two row tiles.
 template <class Config>
 __device__ __forceinline__ void compute_share_alone(SharedMemory<Config>& shared,
                                                     const sm90::DecodeArguments& args,
@@ -145,7 +145,7 @@ __device__ __forceinline__ void compute_share_alone(SharedMemory<Config>& shared
   LineWarpgroup<Config> warpgroup(shared, args, query_maps, me);
   sm90::WorkPosition position(shared.work);
   if (threadIdx.x < 32) warpgroup.request_query(position.get());
-  // A loop even where there is one turn: without it ptxas makes descriptors' addresses anew for each product
+  // A loop even for one iteration: without it ptxas computes descriptors' addresses again for each product
   // (316 R2UR).
   for (; !position.get().is_end(); position.next()) {
     warpgroup.attend(position.get());
@@ -168,8 +168,8 @@ __device__ __forceinline__ void load_share_alone(SharedMemory<Config>& shared,
   auto tell = [&](const sm90::Work& work) {
     if (thread == 0) position.put(work);
   };
-  // A share asks for its first rows without a walk: 2 requests of 640 tokens take 12.8 us so, and 13.7 with
-  // one.
+  // A share loads its first rows without a walk: 2 requests of 640 tokens then take 12.8 us, with a walk
+  // 13.7.
   if (Config::kListShares && !schedule::combines_shares(args.geometry.partition)) {
     if constexpr (Config::kListShares) {
       load_items<sm90::ItemsInTurn>(shared, args, map, thread, part.find(), tell);

@@ -1,4 +1,4 @@
-// Where a CTA has a share of one item.
+// Instances for CTAs with a share of one item.
 #include "cuda/sm90/kernels/mla_64_pingpong/instance.cuh"
 
 namespace flashlatent::mla_64_pingpong {

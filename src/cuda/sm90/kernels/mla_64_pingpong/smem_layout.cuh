@@ -5,6 +5,7 @@
 
 #include "cuda/sm90/kernels/mla_64_pingpong/config.h"
 #include "cuda/sm90/kernels/mla_64_pingpong/team_part.cuh"
+#include "cuda/sm90/math/mask.cuh"
 #include "cuda/sm90/math/shared_max.cuh"
 #include "cuda/sm90/math/softmax.cuh"
 #include "cuda/sm90/math/tile.cuh"
@@ -15,7 +16,7 @@
 namespace flashlatent::mla_64_pingpong {
 
 struct TeamMemory {
-  ptx::Barrier received;  // what others send to this CTA (team.cuh)
+  ptx::Barrier received;  // what other CTAs send to this one (team.cuh)
 };
 /// What a team of any size has in shared memory (any_team.cuh).
 struct AnyTeamMemory {
@@ -30,7 +31,7 @@ struct QueryMax {
 };
 struct NoQueryMax {};
 struct RowSums {
-  float of[2][2][64];  // of each warpgroup, at the end; segments take turns
+  float of[2][2][64];  // of each warpgroup, at the end; segments alternate
 };
 /// Sums of rows for sparse prefill, with the largest scores, base 2.
 struct RowEnds {
@@ -46,7 +47,7 @@ struct RowEnds {
     maxima[warpgroup][row + 8].raise(max.high);
   }
 };
-/// Where each of the warps that load keeps its place among the segments.
+/// Each loading warp's place among the segments.
 template <class Config>
 struct Items {
   using Walk =
@@ -54,19 +55,19 @@ struct Items {
   typename Walk::Memory of_warp[Config::kLoaderThreads / 32];
 };
 struct NoItems {};
-struct NoRowSums {};  // they go where row_base is (warpgroup.cuh)
+struct NoRowSums {};  // sums are stored in row_base (warpgroup.cuh)
 
 template <class Config>
 struct alignas(1024) SharedMemory {
   sm90::Tile q[Config::kQkChunks];
   typename Config::Buffer kv[2];
-  sm90::Tile p;           // for the other warpgroup, of the even and the odd block in turns
+  sm90::Tile p;           // for the other warpgroup, of the even and the odd block alternately
   float row_base[2][64];  // after the even and after the odd block
   std::conditional_t<Config::kTurns, RowEnds, std::conditional_t<Config::kUnits, NoRowSums, RowSums>>
       row_sums;
-  alignas(16) std::uint8_t poison_from[Config::kVDim];  // of each column: sm90::record_poison()
-  int poisoned[2];                                      // is there any? Segments take turns
-  ptx::Barrier handed_over[3];                          // P (enum HandOver) and row_base are there
+  alignas(16) sm90::PoisonedRows poisoned_rows[Config::kVDim];  // by column
+  int poisoned[2];                                              // is there any? Segments take turns
+  ptx::Barrier handed_over[3];                                  // P (enum HandOver) and row_base are there
   ptx::Barrier scored;  // the left warpgroup's QK^T is under way: it is the right one's turn
   ptx::Barrier q_full, q_empty;
   ptx::Barrier meeting;  // of both warpgroups, at a segment's end

@@ -49,7 +49,7 @@ int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g, cuda::
 
 cuda::InstanceKey turns_key_of(const DecodeProblem& problem, const schedule::Geometry& g) {
   const cuda::Loading loading = cuda::loading_of(problem);
-  // In a cluster fp8_656 is in units of tokens, whose bases are not their scores' (warpgroup.cuh).
+  // In a cluster fp8_656 is in units of tokens, whose bases are not maxima of scores (warpgroup.cuh).
   const int cluster = loading == cuda::Loading::kFp8 ? 1 : cluster_of(problem, g, loading);
   cuda::InstanceKey key = key_of(problem, loading, cluster);
   key.turns = true;
@@ -62,7 +62,7 @@ namespace flashlatent::cuda {
 
 namespace {
 
-/// Why the cache is none that its loaders read.
+/// Why no loader reads the cache; nothing if one does.
 std::optional<std::string> declines_cache(const DecodeProblem& problem) {
   if (!goes_by_lists(problem)) {
     return declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kE4m3});

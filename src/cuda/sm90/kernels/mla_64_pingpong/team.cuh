@@ -1,12 +1,12 @@
 // A team: the kTeam CTAs of a cluster, each with a share of the blocks of one row tile, for batches too small
-// to fill the device. What they have is merged without a trip to memory: every CTA sends each eight rows of
+// to fill the device. Their outputs are merged without a trip to memory: every CTA sends each eight rows of
 // its output (unnormalised; packed_row.cuh), and these rows' statistics, to the rows' owner by asynchronous
-// stores that the owner's barrier counts, or where it owns them itself by plain ones; the owner adds them up
-// in the order of ranks and writes. They are received where blocks of KV and P stood: nobody sends before all
-// have read theirs.
+// stores that the owner's barrier counts, or by plain stores if it owns the rows itself; the owner adds them
+// up in the order of ranks and writes. They are received where blocks of KV and P were: no CTA sends before
+// all CTAs have read theirs.
 //
 // A part is one segment, a whole request (schedule::Partition::kWhole): nothing is sent after a CTA's own
-// exchange, and nobody need wait for others at the end, since what is sent to a CTA it waits for.
+// exchange, and no CTA need wait for others at the end, since each waits for everything that is sent to it.
 #pragma once
 
 #include "cuda/sm90/kernels/mla_64_pingpong/warpgroup.cuh"
@@ -34,12 +34,12 @@ class TeamMerge {
     if (threadIdx.x == 0) ptx::arrive_expecting(shared_.team.received, others * kBytesASender);
   }
 
-  /// Arrivals at the barrier: of who announces what others send, and of all lanes for what this CTA itself
-  /// has (racecheck does not see that one arrival a warp is enough).
+  /// Arrivals at the barrier: of the thread that announces what others send, and of all lanes for this CTA's
+  /// own values (racecheck does not see that one arrival a warp is enough).
   static constexpr int kArrivals = 1 + 2 * (8 / Config::kTeam) * 32;
 
-  /// One warpgroup's half of the output, and its share of the rows' sums. After all CTAs have read their KV.
-  /// By CTAs without blocks, too.
+  /// Sends one warpgroup's half of the output, and its part of the rows' sums. Call after all CTAs have read
+  /// their KV; also in CTAs without blocks.
   __device__ __forceinline__ void send(int me, const float (&o)[Config::kHalfDim / 2], sm90::RowPair base,
                                        sm90::RowPair sum) const {
     const int lane = threadIdx.x % 32;
@@ -105,12 +105,12 @@ class TeamMerge {
     return reinterpret_cast<Rows*>(shared_.p.bytes);
   }
 
-  /// Does this CTA send? Not without blocks: 64 KB of zeros take 0.9 us.
+  /// Does this CTA send? Not without blocks: sending 64 KB of zeros takes 0.9 us.
   __device__ __forceinline__ bool sends(int rank) const {
     return schedule::share_begin(blocks_, kTeam, rank) < schedule::share_begin(blocks_, kTeam, rank + 1);
   }
 
-  /// kAll: all CTAs have sent, so that there is nothing to ask (0.1 to 0.8 us less), and loads go together.
+  /// kAll: all CTAs have sent, so no condition is checked (0.1 to 0.8 us less), and loads go together.
   template <bool kAll>
   __device__ __forceinline__ void write_all_rows() const {
 #pragma unroll 1
@@ -173,7 +173,7 @@ class TeamMerge {
     });
   }
 
-  /// What this warp adds up of eight rows, by their weights in its lanes. `put` gets a packet's sums.
+  /// Adds up this warp's values of eight rows, by the weights in its lanes. `put` gets a packet's sums.
   template <bool kAll, class Put>
   __device__ __forceinline__ void add_up(int place, const float (&weights)[kTeam], Put put) const {
     const int me = threadIdx.x / 128, lane = threadIdx.x % 32;
@@ -205,7 +205,7 @@ class TeamWarpgroup : public Warpgroup<Config> {
   /// The team's result of its only segment.
   __device__ __forceinline__ void finish(const sm90::Work& work) {
     const TeamMerge<Config> merge(this->shared_, this->args_, work);
-    ptx::cluster_sync();  // all have read their KV
+    ptx::cluster_sync();  // all CTAs have read their KV
     if (this->shared_.poisoned[this->parities_[kMeeting]] != 0) this->spread_poison();
     merge.send(this->me_, this->o_, this->base_,
                {sm90::quad_sum(this->sum_.low), sm90::quad_sum(this->sum_.high)});

@@ -1,5 +1,5 @@
-// What a CTA of a team of any size (any_team.cuh) has to do: its row tile, its blocks, and which pieces of
-// the output it owns. All of it follows from shapes.
+// The work of a CTA in a team of any size (any_team.cuh): its row tile, its blocks, and the pieces of the
+// output that it owns. All of these follow from shapes.
 #pragma once
 
 #include "cuda/sm90/walk/work_queue.cuh"
@@ -17,7 +17,7 @@ class SmallDivisor {
   float inverse_;
 };
 
-/// What this CTA has to do, as shapes say.
+/// This CTA's work, by shapes.
 struct TeamPart {
   int size, rank;     // of the team, and this CTA in it
   int begin, blocks;  // of the item's

@@ -1,5 +1,5 @@
 // mla_64_pingpong by teams of any size from fp8_584 by indices, for calls too small to fill the device: a
-// cluster has one item's row tile, and each of its CTAs one block of it, or two (any_team.cuh).
+// cluster has one item's row tile, and each of its CTAs one or two blocks (any_team.cuh).
 #include <algorithm>
 
 #include "core/message.h"

@@ -4,7 +4,7 @@ namespace flashlatent::mla_64_pingpong {
 
 namespace {
 
-/// A team's blocks come by boxes only.
+/// A team's blocks are loaded by boxes only.
 template <class Element, int kTeam>
 constexpr cuda::DenseInstance team_instance(Dtype dtype) {
   return instance<Element, 576, 512, 1, TmaLoader, kTeam>(dtype, Loading::kBoxes);

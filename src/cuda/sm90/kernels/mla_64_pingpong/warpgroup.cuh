@@ -1,9 +1,9 @@
-// What a computing warpgroup does with the blocks of a segment, and hands to the other one. What becomes of
-// the result is in line.cuh, team.cuh and share.cuh.
+// What a computing warpgroup does with the blocks of a segment, and hands to the other one. line.cuh,
+// team.cuh and share.cuh write the result.
 //
 // The 64 x d_v output is cut into a left and a right half, one a warpgroup, in registers. Warpgroup 0 scores
-// even blocks, warpgroup 1 odd ones; each multiplies its own P, and the other's, which comes through shared
-// memory, with its half of V:
+// even blocks, warpgroup 1 odd blocks; each multiplies its own P, and the other's P, which comes through
+// shared memory, by its half of V:
 //
 //   warpgroup 0 (left)                          warpgroup 1 (right)
 //   S0 = Q K0^T                    --turn-->
@@ -11,8 +11,9 @@
 //   O_l += P0 V0_l                              O_r += P0 V0_r, meanwhile max, exponentials of S1
 //   O_l += P1 V1_l                 <--P1,max--  O_r += P1 V1_r
 //
-// The odd block's P comes in halves of 32 tokens: products with the first run while the second's exponentials
-// are taken. Where blocks are converted to units of tokens (Config::kUnits), S1 comes after P0 V0_r.
+// The odd block's P comes in halves of 32 tokens: products with the first half run while the second's
+// exponentials are taken. If blocks are converted to units of tokens (Config::kUnits), S1 comes after P0
+// V0_r.
 //
 // What is subtracted from scores (the running maximum, math/softmax.cuh) passes from block to block, so that
 // both halves have the same scale.
@@ -40,7 +41,7 @@ namespace flashlatent::mla_64_pingpong {
 
 /// One of the two computing warpgroups: its half of the output and its rows' statistics. kMe = 0: even blocks
 /// and the left half; kMe = 1: odd blocks and the right half. Only the loop over blocks is compiled for each
-/// (Config::kSharesCode).
+/// warpgroup (Config::kSharesCode).
 template <class Config>
 class Warpgroup {
  public:
@@ -56,7 +57,7 @@ class Warpgroup {
         fragment_(sm90::fragment_of(thread_)),
         cache_scale_(sm90::cache_scale<typename Config::Loader>(args.cache)) {}
 
-  /// Asks for Q of the segment that comes next, as soon as both warpgroups have done with the one before.
+  /// Starts loading Q of the next segment, as soon as both warpgroups are done with the previous Q.
   __device__ __forceinline__ void request_query(const sm90::Work& next) {
     if (next.is_end() || next.blocks() == 0 || !args_.query.rows_in_boxes) return;
     if (ptx::elect_one()) {
@@ -72,7 +73,7 @@ class Warpgroup {
     const int blocks = work.blocks();
     if (blocks == 0) return;
     take_query(work.tile);
-    seen_ = limit(work, 0) - (work.segment.block_begin + me_) * 64;
+    seen_ = seen(work, 0).end - (work.segment.block_begin + me_) * 64;
     if (is_left()) {
       for (int left = blocks; left > 0; left -= 2, seen_ -= 128) attend_left(work, left > 1);
     } else {
@@ -91,15 +92,16 @@ class Warpgroup {
     return nullptr;
   }
 
-  /// The rows' sums of each warpgroup, in any order, when both have done with all blocks.
+  /// The rows' sums of each warpgroup, in any order, when both are done with all blocks.
   using RowSums = float[2][64];
   __device__ __forceinline__ const RowSums& add_up_rows(const sm90::Work& work) {
     const sm90::RowPair mine{sm90::quad_sum(sum_.low), sm90::quad_sum(sum_.high)};
     RowSums& row_sum = place_of_sums();
     const int& poisoned = shared_.poisoned[parities_[kMeeting]];
-    // Where there is one place, nobody writes zeros there while the other may still read.
+    // With a single place no warpgroup writes zeros to it while the other may still read.
     if (fragment_.column == 0 && !(kUnits && work.blocks() == 0)) {
-      const int place = kUnits ? me_ ^ 1 : me_;  // bases of the other's blocks, which this one has read last
+      const int place = kUnits ? me_ ^ 1 : me_;  // bases of the other's blocks, which this warpgroup was the
+                                                 // last to read
       row_sum[place][fragment_.row] = mine.low;
       row_sum[place][fragment_.row + 8] = mine.high;
     }
@@ -111,9 +113,9 @@ class Warpgroup {
     if constexpr (kUnits) {
       return shared_.row_base;
     } else if constexpr (Config::kTurns) {
-      return shared_.row_sums.sums;  // they meet once more when both have read it
+      return shared_.row_sums.sums;  // both synchronise once more after reading it
     } else {
-      return shared_.row_sums.of[parities_[kMeeting]];  // the other one may still be read
+      return shared_.row_sums.of[parities_[kMeeting]];  // the other place may still be read
     }
   }
 
@@ -123,7 +125,7 @@ class Warpgroup {
     return static_cast<std::int64_t>(work.segment.partial) * g.lanes + args_.lanes.remainder(blockIdx.x);
   }
 
-  /// By a vote ptxas puts the left one's loop first: 128 heads take 0.235 ms so, and 0.236 otherwise.
+  /// With a vote ptxas places the left warpgroup's loop first: 128 heads then take 0.235 ms, otherwise 0.236.
   __device__ __forceinline__ bool is_left() const {
     return Config::kSharesCode ? !__any_sync(0xffffffff, me_ != 0) : me_ == 0;
   }
@@ -139,19 +141,18 @@ class Warpgroup {
     }
   }
 
-  /// How many tokens the tile's row attends to.
-  __device__ __forceinline__ int limit(const sm90::Work& work, int row) const {
-    if constexpr (!Config::kSpans) return work.tile.limit_in_context(args_, work.segment.length, row);
-    return work.tile.limit(args_, work.segment.length, row);
+  __device__ __forceinline__ TokenPrefix seen(const sm90::Work& work, int row) const {
+    if constexpr (!Config::kSpans) return work.tile.seen_in_context(args_, work.segment.length, row);
+    return work.tile.seen(args_, work.segment.length, row);
   }
 
   /// The first token of this warpgroup's block.
   __device__ __forceinline__ int start_token(const sm90::Work& work) const {
-    return limit(work, 0) - seen_;
+    return seen(work, 0).end - seen_;
   }
 
-  /// Both warpgroups. Not a named barrier: racecheck loses sight of one that is waited for while another
-  /// completes.
+  /// Synchronises both warpgroups. Not by a named barrier: racecheck loses track of one that is waited for
+  /// while another completes.
   __device__ __forceinline__ void meet() {
     ptx::arrive(shared_.meeting);
     ptx::wait(shared_.meeting, parities_.next(kMeeting));
@@ -162,7 +163,7 @@ class Warpgroup {
     if (Config::kAtOnce || Config::kQueryInLine || args_.query.rows_in_boxes) {
       ptx::wait(shared_.q_full, parities_[kQuery]);
     } else {
-      meet();  // the segment before has read its Q
+      meet();  // the previous segment has read its Q
       sm90::load_query<Element, sm90::kTileRows, Config::kQkChunks, Config::kComputeThreads>(
           shared_.q[0].bytes, args_.query, tile, threadIdx.x);
       meet();
@@ -184,7 +185,7 @@ class Warpgroup {
     meet();
   }
 
-  /// An even block and, where there is one, the odd one after it, seen from the left.
+  /// The left warpgroup's work on an even block and the odd block after it, if there is one.
   __device__ __forceinline__ void attend_left(const sm90::Work& work, bool has_odd) {
     score<0>();
     const sm90::RowPair factor = take_maximum<0>(work);
@@ -207,8 +208,8 @@ class Warpgroup {
     finish_product<0>(1);
   }
 
-  /// The same from the right. It scores while the left one takes exponentials, and takes its own while the
-  /// even block's product runs.
+  /// The right warpgroup's work on both blocks. It scores while the left one takes exponentials, and takes
+  /// its own exponentials while the even block's product runs.
   __device__ __forceinline__ void attend_right(const sm90::Work& work, bool has_odd) {
     if constexpr (!kUnits) {
       settle_slack();
@@ -222,7 +223,7 @@ class Warpgroup {
       finish_product<1>(0);
       return;
     }
-    // A block that is converted comes late, and what the even one frees must be filled meanwhile.
+    // A converted block comes late, and what the even block frees must be filled meanwhile.
     if constexpr (kUnits) score<1>();
     const sm90::RowPair factor = take_maximum<1>(work);
     shrink_sum(factor);
@@ -239,7 +240,7 @@ class Warpgroup {
     finish_product<1>(1);
   }
 
-  /// The right warpgroup's QK^T follows the left one's, as soon as that is under way: one of them then has
+  /// The right warpgroup's QK^T starts as soon as the left one's is under way: then one warpgroup has
   /// products for the tensor cores while the other takes exponentials.
   __device__ __forceinline__ void give_turn() {
     if (thread_ % 32 == 0) ptx::arrive(shared_.scored);
@@ -285,7 +286,7 @@ class Warpgroup {
     parities_.next(kBlock);
     if constexpr (!kUnits) release_rope<kMe>();
   }
-  /// With the block's units, where there are any.
+  /// With the block's units, if there are any.
   template <int kMe>
   __device__ __forceinline__ void release_rope() {
 #pragma unroll
@@ -301,7 +302,7 @@ class Warpgroup {
     return scale_log2() > 0 ? scale_log2() : 1.0F;
   }
 
-  /// Masks scores and settles the base after their maximum. Returns by what the output so far must shrink.
+  /// Masks scores and settles the base by their maximum. Returns the factor of the output so far.
   template <int kMe>
   __device__ __forceinline__ sm90::RowPair take_maximum(const sm90::Work& work) {
     float scale = 1;
@@ -311,17 +312,16 @@ class Warpgroup {
       if constexpr (!Config::kFewBlocks) sm90::scale_unless_positive(s_, scale_log2());
       scale = positive_scale();
     }
-    // Those that some rows of the tile attend to and others do not.
-    const std::uint64_t partial = Config::kRowsAlike ? 0 : live_ & ~sm90::low_tokens(seen_);
+    const std::uint64_t partial = Config::kRowsAlike ? 0 : sm90::partial_tokens(live_, {seen_});
     // With few blocks both of what is rare is one branch.
     const bool scales = Config::kFewBlocks && !(args_.scale_log2 > 0);
     if (live_ != sm90::kAllLive || partial != 0 || scales) {
       if (scales) sm90::multiply(s_, args_.scale_log2);
       const int start = Config::kRowsAlike ? 0 : start_token(work);
-      const auto end = [&](int row) {
-        return Config::kRowsAlike ? sm90::kTileRows : limit(work, row) - start;
+      const auto from_start = [&](int row) -> TokenPrefix {
+        return {Config::kRowsAlike ? sm90::kTileRows : seen(work, row).end - start};
       };
-      sm90::mask_scores(s_, live_, end(fragment_.row), end(fragment_.row + 8), fragment_);
+      sm90::mask_scores(s_, live_, from_start(fragment_.row), from_start(fragment_.row + 8), fragment_);
       if (!Config::Loader::kZeroesDead || partial != 0) silence<kMe>(work, partial);
     }
     const sm90::RowPair before = base_;
@@ -342,7 +342,7 @@ class Warpgroup {
     sum_ = {sum_.low * factor.low, sum_.high * factor.high};
   }
 
-  /// From scores to probabilities, in s_, of tokens [16 kBegin, 16 kEnd).
+  /// From scores to probabilities, in s_, for tokens [16 kBegin, 16 kEnd).
   template <int kMe, int kBegin, int kEnd>
   __device__ __forceinline__ void take_exponentials() {
     auto& s = reinterpret_cast<float(&)[8 * (kEnd - kBegin)]>(s_[8 * kBegin]);
@@ -356,15 +356,16 @@ class Warpgroup {
     sum_ = {sum_.low + sum.low, sum_.high + sum.high};
   }
 
-  /// For the next block; while a product runs. This warpgroup's half of the blocks stands for all.
+  /// The slack for the next block, computed while a product runs. This warpgroup's half of the blocks stands
+  /// for all.
   __device__ __forceinline__ void settle_slack() {
     if constexpr (kUnits) return;
     slack_ = {sm90::slack_of(sm90::quad_sum(sum_.low), true),
               sm90::slack_of(sm90::quad_sum(sum_.high), true)};
   }
 
-  /// Which tokens of the block count. Before any of its tiles is given back: the loader then writes the next.
-  /// One lane reads, the one that gives tiles back, so that its arrival orders the reading.
+  /// Which tokens of the block count. Call before any of its tiles is freed: the loader then writes the next
+  /// block's. One lane reads, the one that frees tiles, so that its arrival orders the read.
   __device__ __forceinline__ void take_live(const typename Config::State& state) {
     if constexpr (kUnits) {
       const int lane = thread_ % 32;
@@ -392,9 +393,9 @@ class Warpgroup {
     }
   }
 
-  /// P of tokens [16 kBegin, 16 kEnd), in p_ from now on, to shared memory. Each warp hands its 16 rows to
-  /// one of the other warpgroup, and has itself read the P that stands there, or seen its block's tiles
-  /// refilled.
+  /// Packs P of tokens [16 kBegin, 16 kEnd) into p_, and stores it to shared memory. Each warp hands its 16
+  /// rows to a warp of the other warpgroup; it has itself read the previous P there, or seen its block's
+  /// tiles refilled.
   template <int kBegin, int kEnd>
   __device__ __forceinline__ void hand_over_probabilities(HandOver part) {
     sm90::pack_probabilities<typename Config::Operand, kBegin, kEnd>(p_, s_);
@@ -409,7 +410,7 @@ class Warpgroup {
     sm90::load_fragment<kBegin, kEnd>(p_, shared_.p, thread_);
   }
 
-  /// When the other warpgroup's probabilities are there: their base; what is summed so far shrinks to it.
+  /// Waits for the other warpgroup's probabilities, and rescales the sums so far to their base.
   __device__ __forceinline__ void take_over_base(int block) {
     ptx::wait(shared_.handed_over[block], parities_.next(kHandOver));
     const sm90::RowPair before = base_;
@@ -422,8 +423,8 @@ class Warpgroup {
     rescale(factor);
   }
 
-  /// o_ += p_ V, this half of `block`'s. P in registers: from shared memory wgmma would read it along with V,
-  /// and shared memory is as busy as the tensor cores.
+  /// o_ += p_ V, for this half of `block`'s V. P is in registers: from shared memory wgmma would read it
+  /// along with V, and shared memory is as busy as the tensor cores.
   template <int kMe, int kBegin, int kEnd>
   __device__ __forceinline__ void multiply(int block) {
     if (kBegin == 0) ptx::pin_registers(o_);
@@ -433,8 +434,7 @@ class Warpgroup {
     ptx::wgmma_commit();
   }
 
-  /// Waits for the product with `block`'s V and gives its tiles back: this half's last reader is this
-  /// product.
+  /// Waits for the product with `block`'s V and frees its tiles: the product is their last reader.
   template <int kMe>
   __device__ __forceinline__ void finish_product(int block) {
     ptx::wgmma_wait<0>();
@@ -451,7 +451,7 @@ class Warpgroup {
     if (sm90::shrinks(factor)) sm90::rescale(o_, factor);
   }
 
-  /// By those that read it last: one arrival a warp, once all its lanes are done, or each lane's.
+  /// Frees a tile, by its last readers: one arrival a warp, once all its lanes are done, or each lane's.
   __device__ __forceinline__ void release(int block, int chunk) {
     if (Config::barrier_of(chunk) != chunk) return;
     constexpr bool kAllArrive = Config::Loader::kAllReadersArrive;

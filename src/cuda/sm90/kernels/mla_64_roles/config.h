@@ -24,7 +24,7 @@ struct Config {
   static constexpr bool kHasShare = kHasShare_;
   static constexpr bool kTurns = kTurns_;
   static constexpr bool kByTokens = kSupplies == Supplies::kTokens;
-  /// Can CTAs do the combine step, too (merge/merge_step.cuh)?
+  /// Can CTAs run the combine step, too (merge/merge_step.cuh)?
   static constexpr bool kMerges = !kHasShare && !kTurns;
   /// The type of stored partial results (merge/partial.cuh).
   using Stored = sm90::StoredPartial<Element, sm90::kTileRows>;
@@ -43,8 +43,8 @@ struct Config {
 
   static constexpr int kOutputThreads = 256, kOutputWarps = kOutputThreads / 32;  // two warpgroups
   static constexpr int kThreads = kOutputThreads + 128;
-  /// Arrivals that give a stage back: one lane of each warp, or all lanes where threads write the stage,
-  /// because racecheck sees no other order.
+  /// Arrivals that free a stage: one lane of each warp, or all lanes if threads write the stage, because
+  /// racecheck sees no other order.
   static constexpr int kReleases = kByTokens ? kOutputThreads : kOutputWarps;
   // Q takes 128 registers of the scorer. Half of the output takes 128 of the other warpgroups, for which
   // ptxas needs at least 160.

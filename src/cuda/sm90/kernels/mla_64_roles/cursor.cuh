@@ -12,14 +12,15 @@ namespace flashlatent::mla_64_roles {
 __device__ __forceinline__ Cursor cursor_at(const sm90::DecodeArguments& args, const sm90::Work& work,
                                             int item, std::uint32_t list_parity) {
   const int begin = first_token(work.segment);
-  return {sm90::block_range(args.cache, work.segment, work.tile).entries,
-          begin,
-          begin - sm90::kTileRows,
-          last_token(work.segment),
-          min(work.segment.length, work.tile.limit_in_context(args, work.segment.length, work.tile.rows - 1)),
-          work.tile.kv_head,
-          item,
-          list_parity};
+  return {
+      sm90::block_range(args.cache, work.segment, work.tile).entries,
+      begin,
+      begin - sm90::kTileRows,
+      last_token(work.segment),
+      min(work.segment.length, work.tile.seen_in_context(args, work.segment.length, work.tile.rows - 1).end),
+      work.tile.kv_head,
+      item,
+      list_parity};
 }
 
 /// A whole warp moves its cursor to the next segment of the list that has tokens, if there is one.
@@ -40,7 +41,7 @@ __device__ __forceinline__ void find_item(Cursor& cursor, sm90::SegmentList& seg
   __syncwarp();
 }
 
-/// The same for a CTA's items in turn (walk/turn_items.cuh): the first item with tokens, from `from` on.
+/// The same for a CTA's items by kTurns (walk/turn_items.cuh): the first item with tokens, from `from` on.
 __device__ __forceinline__ void find_turn(Cursor& cursor, TurnPlace& place, const sm90::DecodeArguments& args,
                                           schedule::Cut from) {
   const schedule::Geometry& g = args.geometry;

@@ -12,8 +12,8 @@ namespace flashlatent::mla_64_roles {
 
 template <class Config>
 inline constexpr bool kIsFp32 = std::is_same_v<typename Config::Stored, float>;  // of partial results
-// Half as many parts at a time where partial results are fp32, which has twice as many pieces: otherwise
-// registers spill, and 48 requests of 4,096 tokens took 0.138 ms, not 0.11.
+// Half as many parts at a time if partial results are fp32, with twice as many pieces: otherwise registers
+// spill, and 48 requests of 4,096 tokens took 0.138 ms, not 0.11.
 template <class Config>
 using MergeStep = sm90::MergeStep<typename Config::Element, Config::kOutputThreads, sm90::kTileRows,
                                   Config::kVDim, kIsFp32<Config> ? 2 : 4, kIsFp32<Config> ? 4 : 9>;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void multiply_turns(SharedMemory<Config>& shared,
   for (; !items.get().is_end(); items.next()) output.attend(items.get());
 }
 
-/// The roles where a part is a share of one request. What follows from shapes is computed before the previous
+/// The roles if a part is a share of one request. What follows from shapes is computed before the previous
 /// launch is done.
 template <class Config>
 __device__ __forceinline__ void score_share(SharedMemory<Config>& shared, const sm90::DecodeArguments& args) {
@@ -105,8 +105,8 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     shared.poisoned = 0;
     ptx::publish_barriers();
   } else if (const int i = static_cast<int>(threadIdx.x) - 128; i >= 0 && i < Config::kVDim / 4) {
-    static_assert(sm90::kNoPoison == 0xFF && Config::kVDim / 4 <= 256);
-    reinterpret_cast<std::uint32_t*>(shared.poison_from)[i] = ~0U;
+    static_assert(sm90::PoisonedRows::kNone == 0xFF && Config::kVDim / 4 <= 256);
+    reinterpret_cast<std::uint32_t*>(shared.poisoned_rows)[i] = ~0U;
   }
   __syncthreads();
 }

@@ -1,5 +1,5 @@
-// The two warpgroups that multiply with V; each has half of the output's columns. They are the last readers
-// of a stage, so they refill it: by boxes the first warp, token by token all warps.
+// The two output warpgroups; each has half of the output's columns. They are the last readers of a stage, so
+// they refill it: with boxes the first warp does, token by token all warps do.
 #pragma once
 
 #include "cuda/sm90/kernels/mla_64_roles/supply.cuh"
@@ -35,7 +35,7 @@ class Output {
     fill_ring();
   }
 
-  /// The same for items in turn.
+  /// The same for items by kTurns.
   __device__ __forceinline__ void begin_turns() {
     supply_.begin_turns();
     fill_ring();
@@ -52,14 +52,14 @@ class Output {
     fill_ring();
   }
 
-  /// Does one segment.
+  /// Computes one segment.
   __device__ __forceinline__ void attend(const sm90::Work& work) {
     const int stages = uniform(stages_of(work.segment));
 #pragma unroll
     for (float& x : o_) x = 0;
     Ends ends{{-INFINITY, -INFINITY}, {0, 0}, -INFINITY};
     if (stages > 0) {
-      // These stages hold Q, which the scorer takes and gives back.
+      // These stages hold Q, which the scorer takes; it also frees them.
       for (int i = 0; i < sm90::kTileRows / kStageTokens; ++i) {
         prepare_refill();
         refill_while_multiplying();
@@ -105,7 +105,7 @@ class Output {
     }
   }
 
-  /// Does one stage, but does not give it back.
+  /// Multiplies by one stage, but does not free it.
   template <int kPlace>
   __device__ __forceinline__ void attend_stage() {
     const Statistics& statistics = shared_.statistics[kPlace];
@@ -137,7 +137,7 @@ class Output {
     ptx::wgmma_commit();
   }
 
-  /// Gives back the place of P and the stage.
+  /// Frees the place of P and the stage.
   __device__ __forceinline__ void give_back(int place) {
     // All lanes arrive, since all have read statistics: racecheck sees no other order.
     ptx::arrive(shared_.p_empty[place]);
@@ -145,7 +145,7 @@ class Output {
     if (Config::kByTokens || threadIdx.x % 32 == 0) ptx::arrive(shared_.kv_empty[stage_]);
     pass_stage();
   }
-  /// By boxes: refills the stage as soon as all have given it back. Then goes on to the next stage.
+  /// With boxes: refills the stage as soon as all warps have freed it. Then goes on to the next stage.
   __device__ __forceinline__ void pass_stage() {
     if constexpr (!Config::kByTokens) {
       if (loads_) supply_.request(stage_, parities_ >> kRound & 1, false);
@@ -158,8 +158,8 @@ class Output {
     }
   }
 
-  /// Token by token: a stage is refilled while the stage after it is multiplied, because the other warpgroup
-  /// has given it back by then. What needs many registers comes before those products.
+  /// Token by token: a stage is refilled while the next stage is multiplied, because the other warpgroup has
+  /// freed it by then. Work that needs many registers comes before those products.
   __device__ __forceinline__ void prepare_refill() {
     if constexpr (Config::kByTokens) supply_.prepare();
   }
@@ -175,7 +175,7 @@ class Output {
 #pragma unroll
     for (int i = 0; i < Config::kHalfDim / 2; ++i) {
       const int column = me_ * Config::kHalfDim + i / 4 * 8 + fragment_.column + i % 2;
-      if (fragment_.row + i % 4 / 2 * 8 >= shared_.poison_from[column]) o_[i] = NAN;
+      if (shared_.poisoned_rows[column].contains(fragment_.row + i % 4 / 2 * 8)) o_[i] = NAN;
     }
   }
 
@@ -228,7 +228,7 @@ class Output {
   int stage_ = 0;
   std::uint32_t v_;  // low word of the descriptor of this half of V
   static constexpr int kRound = 2;
-  std::uint32_t parities_ = 0;  // of both places of P, and of the round through the ring
+  std::uint32_t parities_ = 0;  // of both places of P, and of the pass through the ring
   float o_[Config::kHalfDim / 2];
 };
 

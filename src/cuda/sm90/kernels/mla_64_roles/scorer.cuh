@@ -1,5 +1,4 @@
-// The warpgroup that scores: Q K^T and the softmax of a row tile. It gives P to the two warpgroups that
-// multiply.
+// The scorer: Q K^T and the softmax of a row tile. It gives P to the two output warpgroups.
 //
 // Most of Q is in its registers, 128 of a thread. Products then read only K from shared memory, which is half
 // of what shared memory can deliver.
@@ -42,7 +41,7 @@ class Scorer {
       shared_.maxima.low[thread_].init();
       shared_.maxima.high[thread_].init();
     }
-    if constexpr (!Config::kTurns) to_limit_ = limit(work, 0) - first_token(work.segment);
+    if constexpr (!Config::kTurns) to_limit_ = seen(work, 0).end - first_token(work.segment);
     await_stage();
     begin_product();
     multiply<0, kSteps>();
@@ -69,7 +68,7 @@ class Scorer {
   /// Takes the tile's Q, which was loaded into two stages of the ring: most columns as A operands, the last
   /// ones to their place in shared memory.
   __device__ __forceinline__ void take_query() {
-    ptx::named_sync(kScorerBarrier, 128);  // the products of the segment before have read that place
+    ptx::named_sync(kScorerBarrier, 128);  // the previous segment's products have read that place
     int stages[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -149,8 +148,8 @@ class Scorer {
     sm90::RowPair factor;  // factor for what has been summed
     std::uint32_t p[kScores / 8][4];
   };
-  /// Half of the probabilities are computed before it is known whether the base stays, and once more if it
-  /// does not, which happens only in a row's first stages. So nobody waits for a maximum.
+  /// Half of the probabilities are computed before it is known whether the base stays, and again if it does
+  /// not, which happens only in a row's first stages. So nothing waits for a maximum.
   __device__ __forceinline__ Softmax soften(float scale) {
     Softmax x;
     x.shrinks = false;
@@ -281,9 +280,9 @@ class Scorer {
   /// longer.
   static constexpr int kFence = 20;
   /// Steps that are started before P is announced. The multiplying warpgroups begin their products some 200
-  /// clocks later. Announced too late, the tensor cores idle after the scores; too early, the products delay
-  /// scores that somebody waits for. 24 to 27 are equally fast; with 20 and 28, 128 heads took 1.4 and 5 %
-  /// longer (docs/log/mla_64_roles.md).
+  /// clocks later. If P is announced too late, the tensor cores idle after the scores; if too early, the
+  /// products delay scores that are waited for. 24 to 27 are equally fast; with 20 and 28, 128 heads took 1.4
+  /// and 5 % longer (docs/log/mla_64_roles.md).
   static constexpr int kAnnouncing = 26;
 
   __device__ __forceinline__ void store(const Softmax& softmax, int place) {
@@ -327,26 +326,26 @@ class Scorer {
     }
   }
 
-  /// The number of tokens that the tile's row attends to.
-  __device__ __forceinline__ int limit(const sm90::Work& work, int row) const {
-    return work.tile.limit_in_context(args_, work.segment.length, row);
+  __device__ __forceinline__ TokenPrefix seen(const sm90::Work& work, int row) const {
+    return work.tile.seen_in_context(args_, work.segment.length, row);
   }
 
-  /// Sets scores of tokens that do not count to -inf, and silences these tokens in V.
+  /// Sets dead tokens' scores to -inf, and silences these tokens in V.
   __device__ __forceinline__ void mask(const sm90::Work& work) {
     const std::uint32_t live = live_;
     if constexpr (Config::kTurns) {
       // Every row sees all tokens of its query token; those past the last one are dead.
       if (live == ~0U) return;
-      sm90::mask_scores(s_, live, kStageTokens, kStageTokens, fragment_);
+      constexpr TokenPrefix kAll{kStageTokens};
+      sm90::mask_scores(s_, live, kAll, kAll, fragment_);
       silence_dead(shared_, live, last_scored());
       return;
     }
     if (live == ~0U && to_limit_ >= kStageTokens) return;
-    const auto partial = live & ~static_cast<std::uint32_t>(sm90::low_tokens(to_limit_));
-    const int start_token = limit(work, 0) - to_limit_;
-    sm90::mask_scores(s_, live, limit(work, fragment_.row) - start_token,
-                      limit(work, fragment_.row + 8) - start_token, fragment_);
+    const auto partial = static_cast<std::uint32_t>(sm90::partial_tokens(live, {to_limit_}));
+    const int start_token = seen(work, 0).end - to_limit_;
+    sm90::mask_scores(s_, live, seen(work, fragment_.row).from(start_token),
+                      seen(work, fragment_.row + 8).from(start_token), fragment_);
     silence(shared_, args_, work, live, partial, last_scored(), start_token);
   }
   /// The stage that was scored last.
@@ -361,11 +360,11 @@ class Scorer {
     const int thread = threadIdx.x % 128;
     StageTile* tiles = shared.kv[stage].tiles;
     if (partial != 0) {
-      // The first query token that sees token t of the stage, as a row of the tile.
-      const int offset = start_token - work.segment.length + work.tile.tokens;
+      const int first_to_see_start =
+          Visibility::first_to_see(work.segment.length, work.tile.tokens, start_token);
       const bool found = sm90::record_poison<Element, Config::kVDim, 128>(
-          shared.poison_from, tiles, partial, thread,
-          [&](int token) { return (token + offset) * args.query.group.value - work.tile.first; });
+          shared.poisoned_rows, tiles, partial, thread,
+          [&](int token) { return work.tile.rows_from(args.query, token + first_to_see_start); });
       if (found) shared.poisoned = 1;
       ptx::named_sync(kScorerBarrier, 128);
     }
@@ -386,10 +385,10 @@ class Scorer {
     ptx::named_sync(kScorerBarrier, 128);
   }
 
-  /// Clears `poison_from` after outputs have used it.
+  /// Clears `poisoned_rows` after outputs have used it.
   __device__ __forceinline__ void clean_poison(int place) {
     ptx::wait(shared_.p_empty[place], (p_parities_ >> place & 1) ^ 1);
-    for (int i = thread_; i < Config::kVDim; i += 128) shared_.poison_from[i] = sm90::kNoPoison;
+    for (int i = thread_; i < Config::kVDim; i += 128) shared_.poisoned_rows[i].clear();
     ptx::named_sync(kScorerBarrier, 128);  // all have read it
     if (thread_ == 0) shared_.poisoned = 0;
     ptx::named_sync(kScorerBarrier, 128);

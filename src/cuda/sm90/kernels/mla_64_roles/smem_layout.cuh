@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "cuda/sm90/kernels/mla_64_roles/config.h"
+#include "cuda/sm90/math/mask.cuh"
 #include "cuda/sm90/math/shared_max.cuh"
 #include "cuda/sm90/math/tile.cuh"
 #include "cuda/sm90/merge/merge_step.cuh"
@@ -26,7 +27,7 @@ struct Statistics {
   float factors[64];
   // Written with a segment's last stage:
   float bases[64], sums[64];
-  int poisoned;  // does poison_from have an entry?
+  int poisoned;  // does poisoned_rows have an entry?
 };
 
 /// Sparse prefill: the largest scores, base 2, of each thread of the scorer; with an item's last stage, of
@@ -79,7 +80,7 @@ struct alignas(8) LiveTokensOfWarps {
   }
 };
 
-/// Addresses of tokens, for as many stages as a warp looks up at once; 0: the token does not count.
+/// Addresses of tokens, for as many stages as a warp looks up at once; 0: a dead token.
 struct alignas(256) TokenSources {
   std::uint64_t of[8][kStageTokens];
 };
@@ -104,7 +105,7 @@ struct alignas(1024) SharedMemory {
   sm90::Tile rows[2];  // of outputs on their way to memory, one for each multiplying warpgroup
   Statistics statistics[2];
   std::conditional_t<Config::kTurns, Maxima, Nothing> maxima;
-  alignas(16) std::uint8_t poison_from[Config::kVDim];  // for each column: sm90::record_poison()
+  alignas(16) sm90::PoisonedRows poisoned_rows[Config::kVDim];  // by column
   int poisoned;
   std::conditional_t<Config::kByTokens, LiveTokensOfWarps, LiveTokens> live[Config::kStages];
   ptx::Barrier kv_full[Config::kStages], kv_empty[Config::kStages];

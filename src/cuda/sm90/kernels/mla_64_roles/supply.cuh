@@ -1,4 +1,4 @@
-// Copies into the ring by boxes: one warp of the multiplying ones refills a stage with one box as soon as it
+// Copies into the ring by boxes: one warp of the output warpgroups refills a stage with one box as soon as it
 // has been read. The first two stages of a segment are the tile's query rows, a box for each part; KV
 // follows. Copies are computed for 32 stages at a time, one in each lane, so that starting one takes some 25
 // instructions between two products.
@@ -25,7 +25,7 @@ class Supply {
     find_item(cursor(), shared_.segments, args_, -1, list_parity);
     look_up(cursor());
   }
-  /// The same where a part is this one segment, or an end: there is no list to wait for.
+  /// The same if a part is this one segment, or an end: there is no list to wait for.
   __device__ __forceinline__ void begin(const sm90::Work& work) {
     ready_ = 0;
     Cursor at = {};

@@ -1,6 +1,7 @@
-// Copies into the ring token by token, for pages of any size; all multiplying warps do them while their
-// products run. A thread copies 16 bytes of each chunk of one token of a stage: nine copies from one address.
-// The copies themselves arrive on barriers, so nobody waits for them, and the scorer fences for all.
+// Copies into the ring token by token, for pages of any size; all warps of the output warpgroups start them
+// while their products run. A thread copies 16 bytes of each chunk of one token of a stage: nine copies from
+// one address. The copies themselves arrive on barriers, so no thread waits for them, and the scorer fences
+// for all.
 //
 // A stage costs little beside its copies. Tokens are located for eight stages at a time. Which tokens count
 // is written only where some do not, and until each stage's place has been overwritten.
@@ -26,13 +27,13 @@ class TokenSupply {
     find_item(cursor(), shared_.segments, args_, -1, list_parity);
     look_up(cursor());
   }
-  /// The same for items in turn.
+  /// The same for items by kTurns.
   __device__ __forceinline__ void begin_turns() {
     next_ = sources_end();
     find_turn(cursor(), shared_.turns.ahead[warp()], args_, sm90::first_in_turn(args_));
     look_up(cursor());
   }
-  /// The same where a part is this one segment, or an end: there is no list to wait for.
+  /// The same if a part is this one segment, or an end: there is no list to wait for.
   __device__ __forceinline__ void begin(const sm90::Work& work) {
     next_ = sources_end();
     Cursor at = {};
@@ -138,7 +139,7 @@ class TokenSupply {
     return at.token >= at.begin && at.token < at.end;
   }
 
-  /// The address of a token; 0 if it does not count.
+  /// The address of a token; 0 if it is dead.
   __device__ __forceinline__ std::uint64_t source_of(const Cursor& at, int token) const {
     const sm90::TokenPlace place = sm90::place_of(args_.cache, entry_, token);
     if (place.page < 0 || token >= at.seen) return 0;

@@ -18,7 +18,9 @@ namespace flashlatent {
 struct StepQuery {
   ConstTensorView cache_seqlens;  ///< int32 (batch): cached tokens, the query tokens' own included.
   std::int64_t tokens = 1;        ///< Query tokens a request, s_q; ragged: rows in all.
-  ConstTensorView cu_seqlens_q;   ///< int32 (batch + 1), only ragged: as DecodeInputs::cu_seqlens_q.
+  /// int32 (batch + 1), only ragged: request i has the rows [cu_seqlens_q[i], cu_seqlens_q[i + 1]). From 0,
+  /// never falling, to at most the rows; anything else is refused on the CPU and not noticed on CUDA.
+  ConstTensorView cu_seqlens_q;
 };
 
 /// A cache of the step. Its token c stands for the context's tokens [c * ratio, (c + 1) * ratio); ratio is 1,

@@ -96,7 +96,9 @@ def test_a_closed_stdout():
 
 def test_an_interrupt_ends_in_silence():
     program = subprocess.Popen([*PROGRAM, "flashlatent.bench", "--package", "numpy"], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
+                               stderr=subprocess.PIPE, text=True,
+                               # a shell's background jobs ignore it, and so do those that they start
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     program.stdout.readline()  # it runs
     program.send_signal(signal.SIGINT)
     _, error = program.communicate()

@@ -37,8 +37,8 @@ constexpr Field kFields[] = {
 static_assert(sizeof(Constants) == std::size(kFields) * sizeof(std::int32_t));
 
 constexpr std::string_view kVendor = "NVIDIA ";
-/// A constant's largest magnitude: a tenth of a second.
-constexpr std::int32_t kMost = 100'000'000;
+/// A constant's largest magnitude: 10 ms. Costs are 32-bit numbers, and are multiplied by up to 100.
+constexpr std::int32_t kMost = 10'000'000;
 
 /// A file's text in a message, which is a line of printable characters.
 std::string shown(std::string_view text) {

@@ -20,7 +20,7 @@ if(TARGET flashlatent_cli)
 
   # What `tune` makes of times, without a device.
   flashlatent_test(tune_test LIBS flashlatent_io flashlatent_runtime ${FLASHLATENT_FMT} nlohmann_json::nlohmann_json
-    SOURCES tune_test.cc ${PROJECT_SOURCE_DIR}/tools/bench_case.cc ${PROJECT_SOURCE_DIR}/tools/shape.cc
-            ${PROJECT_SOURCE_DIR}/tools/tune_cases.cc ${PROJECT_SOURCE_DIR}/tools/tune_fit.cc)
+    SOURCES tune_test.cc ${PROJECT_SOURCE_DIR}/tools/bench_case.cc ${PROJECT_SOURCE_DIR}/tools/read_json.cc
+            ${PROJECT_SOURCE_DIR}/tools/shape.cc ${PROJECT_SOURCE_DIR}/tools/tune_cases.cc ${PROJECT_SOURCE_DIR}/tools/tune_fit.cc)
   target_include_directories(tune_test PRIVATE ${PROJECT_SOURCE_DIR})
 endif()

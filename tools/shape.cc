@@ -9,6 +9,7 @@
 
 #include "io/file.h"
 #include "io/text.h"
+#include "tools/read_json.h"
 
 namespace flashlatent::tools {
 
@@ -17,8 +18,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kLatentDim = 576, kLatentValueDim = 512;
-constexpr std::size_t kMostFileBytes = std::size_t{256} << 20;
-constexpr int kMostNesting = 8;  // of arrays and objects: copying and printing a value is recursive
 constexpr double kLeastNumber = 1e-6, kMostNumber = 1e12;  // limits of times, TB/s and TFLOP/s
 
 /// A value as a message shows it.
@@ -111,27 +110,6 @@ class ShapeReader {
   std::string error_;
 };
 
-/// Parses the file's text.
-Result<Json> read_json(const io::ByteSource& source) {
-  if (source.size() > kMostFileBytes)
-    return source.error(fmt::format("has {} bytes; at most {} are accepted", source.size(), kMostFileBytes));
-  std::string text(source.size(), '\0');
-  const Status status = source.read(0, text.data(), text.size());
-  if (!status.ok()) return status;
-  bool deep = false;
-  const auto keep = [&deep](int depth, Json::parse_event_t, const Json&) {
-    deep |= depth > kMostNesting;
-    return depth <= kMostNesting;
-  };
-  Json json = Json::parse(text, keep, false);
-  if (deep) {
-    return source.error(fmt::format(
-        "has arrays or objects nested more than {} deep; a file of shapes is accepted", kMostNesting));
-  }
-  if (json.is_discarded()) return source.error("is no JSON; a file of shapes is accepted");
-  return json;
-}
-
 /// The list of shapes; sets what is beside it in `shapes`.
 Result<const Json*> list_of(const Json& json, const io::ByteSource& source, Shapes& shapes) {
   if (json.is_array()) return &json;
@@ -162,7 +140,7 @@ Result<const Json*> list_of(const Json& json, const io::ByteSource& source, Shap
 Result<Shapes> read_shapes(const std::string& path) {
   Result<std::unique_ptr<io::ByteSource>> source = io::open_file(path);
   if (!source.ok()) return source.status();
-  const Result<Json> json = read_json(**source);
+  const Result<Json> json = read_json(**source, "a file of shapes");
   if (!json.ok()) return json.status();
   Shapes shapes;
   Result<const Json*> list = list_of(*json, **source, shapes);

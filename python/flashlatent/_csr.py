@@ -1,9 +1,8 @@
 """Page tables of other libraries."""
 
-import operator
 from typing import Any, Optional, Tuple
 
-from ._arguments import shown
+from ._arguments import shown, whole_number
 from ._errors import InvalidArgumentError
 
 
@@ -28,8 +27,8 @@ def csr_to_block_table(indptr: Any, indices: Any, last_page_len: Optional[Any] =
     if (last_page_len is None) != (page_size is None):
         missing = "page_size" if page_size is None else "last_page_len"
         raise InvalidArgumentError(f"{missing} is None; both of last_page_len and page_size are expected, or none")
-    page_size = _whole_number("page_size", page_size, 1)
-    max_pages = _whole_number("max_pages", max_pages, 0)
+    page_size, max_pages = (None if value is None else whole_number(name, value, least, 2**31 - 1)
+                            for name, value, least in (("page_size", page_size, 1), ("max_pages", max_pages, 0)))
     torch = _torch_of(indptr)
     arrays = {"indptr": indptr, "indices": indices, "last_page_len": last_page_len}
     indptr, indices, last_page_len = (_vector(name, array, torch, indptr) for name, array in arrays.items())
@@ -68,18 +67,6 @@ def csr_to_block_table(indptr: Any, indices: Any, last_page_len: Optional[Any] =
     else:
         block_table = int32(0 * at - 1)
     return block_table, None if lengths is None else int32(lengths)
-
-
-def _whole_number(name: str, value: Any, least: int) -> Optional[int]:
-    if value is None:
-        return None
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = -1
-    if not least <= number < 2**31:
-        raise InvalidArgumentError(f"{name} is {shown(value)}; a whole number from {least} to {2**31 - 1} is expected")
-    return number
 
 
 def _vector(name: str, array: Any, torch: Optional[Any], like: Any) -> Any:

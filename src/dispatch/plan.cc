@@ -11,6 +11,7 @@
 #include "dispatch/checked.h"
 #include "dispatch/on_backend.h"
 #include "dispatch/select.h"
+#include "plan/chosen_kernel.h"
 #include "plan/describe.h"
 #include "plan/held_tokens.h"
 #include "plan/host_plan.h"
@@ -134,6 +135,22 @@ Status build_plan(const Selection& selection, const Lengths& lengths, std::span<
   return {};
 }
 
+/// Chooses between the two kernels of calls, and makes the near one's plan; nothing if there is none. The far
+/// kernel's plan must follow, a launch that waits for this one (cuda::choose_kernel()).
+Status plan_near_kernel([[maybe_unused]] const NearKernel& near, [[maybe_unused]] const PlanLengths& lengths,
+                        [[maybe_unused]] Memory plan, [[maybe_unused]] const Executor& executor) {
+#if FLASHLATENT_WITH_CUDA
+  if (near.kernel == nullptr) return {};
+  FLASHLATENT_RETURN_IF_ERROR(
+      cuda::choose_kernel(lengths.cache, near.most_tokens, near.memory.chosen(plan.data), executor));
+  if (!schedule::reads_plan(near.geometry)) return {};
+  const Memory of_near{near.memory.near(plan.data), near.memory.near_offset};
+  return cuda::build_plan(near.geometry, lengths.cache, of_near, executor, {.packs = near.packs});
+#else
+  return {};
+#endif
+}
+
 /// Describes a plan that is on the host. `lengths` must be valid.
 Result<PlanDescription> described(const Selection& selection, const Lengths& lengths, Memory plan) {
   const char* kernel = selection.kernel->name;
@@ -167,6 +184,15 @@ const char* Plan::kernel() const {
   return choice_->selection.kernel->name;
 }
 
+const char* Plan::near_kernel() const {
+  const NearKernel& near = choice_->selection.near;
+  return near.kernel == nullptr ? nullptr : near.kernel->name;
+}
+
+std::int64_t Plan::near_tokens() const {
+  return choice_->selection.near.most_tokens;
+}
+
 std::size_t Plan::plan_bytes() const {
   return choice_->selection.plan_bytes;
 }
@@ -178,6 +204,7 @@ std::size_t Plan::workspace_bytes() const {
 Status Plan::schedule(const PlanLengths& lengths, Memory plan) const {
   const Executor here = on_stream(choice_->executor, stream_);
   FLASHLATENT_ASSIGN_OR_RETURN(const Lengths own, take_lengths(*choice_, lengths, plan, here));
+  FLASHLATENT_RETURN_IF_ERROR(plan_near_kernel(choice_->selection.near, lengths, plan, here));
   return build_plan(choice_->selection, own, {}, nullptr, plan, here);
 }
 
@@ -188,7 +215,10 @@ Status Plan::schedule(const PlanLengths& lengths, const HostPages& pages, Memory
   }
   const Executor here = on_stream(executor, stream_);
   FLASHLATENT_ASSIGN_OR_RETURN(const Lengths own, take_lengths(*choice_, lengths, plan, here));
-  if (selection.prefix.requests == 0) return build_plan(selection, own, {}, nullptr, plan, here);
+  if (selection.prefix.requests == 0) {
+    FLASHLATENT_RETURN_IF_ERROR(plan_near_kernel(selection.near, lengths, plan, here));
+    return build_plan(selection, own, {}, nullptr, plan, here);
+  }
   const auto* contexts = static_cast<const std::int32_t*>(pages.cache_seqlens.data);
   std::pmr::vector<std::int32_t> held_lengths(scratch());
   if (const schedule::HeldShape shape = schedule::held_shape(problem); !shape.shard.is_all()) {
@@ -220,9 +250,20 @@ Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
   FLASHLATENT_ASSIGN_OR_RETURN(schedule::HeldTokens held,
                                hold_tokens(problem, selection, inputs.cache_seqlens,
                                            {workspace.data, selection.workspace_bytes}, here));
+  const NearKernel& near = selection.near;
+  schedule::ChosenKernel choice;
+  if (near.kernel != nullptr) {
+    FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* of_near,
+                                 kernel_of_call(*near.kernel, problem, inputs, outputs, executor.kernel));
+    choice = {near.memory.chosen(plan.data), schedule::KernelRange::kNear};
+    const Memory near_plan{near.memory.near(plan.data), near.memory.near_offset};
+    FLASHLATENT_RETURN_IF_ERROR(of_near->launch({problem, inputs, outputs, near.geometry, selection.prefix,
+                                                 near_plan, workspace, here, /*max_logits=*/{}, held, choice}));
+    choice.mine = schedule::KernelRange::kFar;
+  }
   const schedule::Geometry g = schedule::with_lengths(selection.geometry, lengths_of(problem, inputs));
   return kernel->launch({problem, inputs, outputs, g, selection.prefix, plan, workspace, here,
-                         /*max_logits=*/{}, held});
+                         /*max_logits=*/{}, held, choice});
 }
 
 Result<std::string> Plan::running_kernel(const DecodeInputs& inputs, const DecodeOutputs& outputs) const {

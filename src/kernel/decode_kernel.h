@@ -8,6 +8,7 @@
 #include <string>
 
 #include "flashlatent/decode.h"
+#include "plan/chosen_kernel.h"
 #include "plan/held_tokens.h"
 #include "plan/prefix.h"
 #include "plan/schedule.h"
@@ -31,10 +32,12 @@ struct DecodeCall {
   TensorView max_logits = {};
   /// Where ranks share contexts: the rank's tokens. `inputs` has the lengths of whole contexts.
   schedule::HeldTokens held = {};
+  /// Where the plan chooses between two kernels: which of them this one is.
+  schedule::ChosenKernel choice = {};
 
   /// The same call with another geometry, which must outlive it.
   DecodeCall with(const schedule::Geometry& other) const {
-    return {problem, inputs, outputs, other, prefix, plan, workspace, executor, max_logits, held};
+    return {problem, inputs, outputs, other, prefix, plan, workspace, executor, max_logits, held, choice};
   }
 };
 
@@ -67,6 +70,8 @@ struct DecodeKernel {
   /// schedule::Partition::kTurns, which `launch` runs where the geometry has that partition. Why such a
   /// problem is not taken. Null: none is.
   std::optional<std::string> (*declines_turns)(const DecodeProblem&) = nullptr;
+  /// Does a launch leave if the plan has chosen the call's other kernel (DecodeCall::choice)?
+  bool leaves = false;
 
   constexpr Backend backend() const {
     return architecture == Architecture::kHost ? Backend::kCpu : Backend::kCuda;

@@ -29,7 +29,7 @@ const ConstTensorView& cache_of(const DecodeInputs& inputs) {
 
 sm90::DecodeArguments decode_arguments(const DecodeCall& call) {
   constexpr int kEndless = (1U << 31) - 1;  // above the number of every row
-  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held] = call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice] = call;
   const ConstTensorView q = with_batch(inputs.q);
   const TensorView out = with_batch(outputs.out);
   const bool sparse = problem.sparse.enabled, token_items = has_token_items(problem);
@@ -93,6 +93,7 @@ sm90::DecodeArguments decode_arguments(const DecodeCall& call) {
   const bool masked = args.causal || (problem.options.window > 0 && !token_items);
   if (masked) args.spans = held.spans;
   args.spans_stride = problem.query.tokens;
+  args.choice = choice;
   args.max_logits = {static_cast<float*>(max_logits.data), max_logits.strides[0], max_logits.strides[1]};
   return args;
 }

@@ -108,6 +108,7 @@ __global__ void __launch_bounds__(kWarps * 32, Share::kResident)
   const schedule::Geometry& g = args.geometry;
   const int warp = threadIdx.x / 32;
   cudaTriggerProgrammaticLaunchCompletion();  // lets the next launch take its place in the queue
+  if (sm90::leaves(args)) return;
   // The plan was complete before the previous launch let this one begin.
   const int merges = kTold != Told::kByPlan ? g.requests : args.plan_header->merges;
   auto merge_at = [&](int i) {

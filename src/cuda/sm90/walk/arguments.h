@@ -7,6 +7,7 @@
 
 #include "core/divisor.h"
 #include "cuda/sm90/walk/merge_room.h"
+#include "plan/chosen_kernel.h"
 #include "plan/token_lists.h"
 
 namespace flashlatent::sm90 {
@@ -122,6 +123,7 @@ struct DecodeArguments {
   const TokenSpan* spans;
   int spans_stride;      // query tokens of a request
   MaxLogits max_logits;  // only with schedule::Partition::kTurns
+  schedule::ChosenKernel choice;
 };
 
 }  // namespace flashlatent::sm90

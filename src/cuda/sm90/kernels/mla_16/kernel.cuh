@@ -164,6 +164,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::cluster_arrive();
     const sm90::PartPlace<Config::kTeam> place(args);
     ptx::cluster_wait();  // the barriers of all CTAs are set up
+    if (sm90::leaves(args)) return;
     if (loads) {
       ptx::give_registers<Config::kLoaderRegisters>();
       load_in_team<Config>(shared, args, kv_map, place);
@@ -173,6 +174,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     }
   } else {
     __syncthreads();
+    if (sm90::leaves(args)) return;
     sm90::wait_for_launch_before();
     if (loads) {
       ptx::give_registers<Config::kLoaderRegisters>();

@@ -406,6 +406,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   static_assert(sizeof(SharedMemory<Config>) <= 227 * 1024);
   set_up_barriers<Config>(shared);
   if (threadIdx.x == Config::kComputeThreads) Config::Loader::prepare(kv_map);
+  if (sm90::leaves(args)) return;
   const PartPlace<Config> place(args);
 
   if (threadIdx.x >= Config::kComputeThreads) {

@@ -76,6 +76,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     if (args.query.rows_in_boxes) sm90::prefetch_query_maps<Config::kQkDim>(query_maps);
   }
   set_up<Config>(shared);
+  if (sm90::leaves(args)) return;
 
   const Role role = Config::kLoaderThreads == 128 || threadIdx.x < Config::kComputeThreads
                         ? static_cast<Role>(threadIdx.x / 128)

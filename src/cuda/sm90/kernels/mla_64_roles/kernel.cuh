@@ -123,6 +123,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::prefetch_map(kv_map);
   }
   set_up<Config>(shared);
+  if (sm90::leaves(args)) return;
 
   const Role role = static_cast<Role>(threadIdx.x / 128);
   if (role == Role::kScorer) {

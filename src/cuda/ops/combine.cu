@@ -6,6 +6,7 @@
 #include "cuda/host/combine_arguments.h"
 #include "cuda/host/launch.h"
 #include "cuda/sm90/merge/merge_units.cuh"
+#include "cuda/sm90/walk/leaves.cuh"
 #include "plan/even_shares.h"
 
 namespace flashlatent::cuda {

@@ -2,6 +2,7 @@
 // blocks. CTAs are numbered by part, then lane, then rank in the team.
 #pragma once
 
+#include "cuda/sm90/walk/leaves.cuh"
 #include "cuda/sm90/walk/listed_tokens.cuh"
 #include "cuda/sm90/walk/row_tile.cuh"
 #include "plan/team_shares.h"
@@ -15,17 +16,6 @@ namespace flashlatent::sm90 {
 __device__ __forceinline__ void wait_for_launch_before() {
   cudaGridDependencySynchronize();            // it may still write what this launch reads
   cudaTriggerProgrammaticLaunchCompletion();  // lets the combine step take its place in the queue
-}
-
-/// Has the plan chosen the call's other kernel? All threads ask, and return if it has. The choice may be read
-/// before the previous launch is done: it was written at least two launches ago (choose_kernel()). One CTA
-/// waits, so that this launch ends after the previous one.
-__device__ __forceinline__ bool leaves(const DecodeArguments& args) {
-  const schedule::ChosenKernel& choice = args.choice;
-  if (choice.chosen == nullptr) return false;
-  if (__ldcg(reinterpret_cast<const int*>(choice.chosen)) == static_cast<int>(choice.mine)) return false;
-  if (blockIdx.x == 0) cudaGridDependencySynchronize();
-  return true;
 }
 
 /// One of the teams that share a request.

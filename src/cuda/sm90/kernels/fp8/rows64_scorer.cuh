@@ -173,6 +173,8 @@ class Scorer {
         ptx::shared_address(shared_.blocks[slot]) + pairs::scale_offset(fragment().row);
     const auto scales_of = [&](int half) { return UnitScales::at(scales + half * pairs::kEightTokens); };
     UnitScales low = scales_of(0), high = scales_of(1);
+    const fp8::KeyBytes rope = keys(row + Config::kRopeOffset),
+                        more_rope = keys(row + Config::kRopeOffset + 64);
     Ratios584 ratios;
     if (ptx::named_any(kScorerBarrier, 128, low.is_odd() || high.is_odd())) [[unlikely]] {
       bound_values<1>(
@@ -182,8 +184,6 @@ class Scorer {
     } else {
       find_ratios(ratios, low, high);
     }
-    const fp8::KeyBytes rope = keys(row + Config::kRopeOffset),
-                        more_rope = keys(row + Config::kRopeOffset + 64);
     const std::uint64_t q =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
     fp8::KeyBytes bytes = keys(row);

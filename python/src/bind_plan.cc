@@ -205,6 +205,17 @@ As decode(), with the arrays of flashlatent.decode_kv(); the problem has the opt
           "kernel", [](const Plan& plan) { return std::string(plan.handle().kernel()); },
           "The name of the kernel that runs.")
       .def_prop_ro(
+          "near_kernel",
+          [](const Plan& plan) {
+            const char* name = plan.handle().near_kernel();
+            return name == nullptr ? std::optional<std::string>() : std::string(name);
+          },
+          "The name of the kernel that runs in place of `kernel` where schedule() finds no request longer than\n"
+          "near_tokens on the device; None if there is one kernel.")
+      .def_prop_ro(
+          "near_tokens", [](const Plan& plan) { return plan.handle().near_tokens(); },
+          "See near_kernel; 0 if there is one kernel.")
+      .def_prop_ro(
           "device", [](const Plan& plan) { return to_string(plan.device()); },
           "Where it runs: 'cpu', 'cuda:0', ...")
       .def_prop_ro(

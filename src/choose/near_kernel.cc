@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "choose/thresholds.h"
+#include "core/message.h"
 #include "core/return_if_error.h"
 #include "cuda/host/geometry.h"
 #include "cuda/host/latent_problem.h"
@@ -94,6 +95,16 @@ Result<std::optional<NearCandidate>> near_candidate(const DecodeProblem& problem
     near = NearCandidate{list[c], static_cast<std::int32_t>(lengths[end - 1])};
   }
   return near;
+}
+
+Result<std::string> explain_near(const DecodeProblem& problem, const Executor& executor,
+                                 const schedule::Workers& workers, const std::vector<Candidate>& list) {
+  const Candidate* far = cheapest(list);
+  if (far == nullptr || !lengths_may_decide(problem, executor)) return std::string();
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto near, near_candidate(problem, executor, workers, *far));
+  if (!near) return std::string();
+  return message("beside it, for calls whose longest request has up to ", near->most_tokens, " tokens: ",
+                 near->candidate.kernel->name, "\n");
 }
 
 }  // namespace flashlatent

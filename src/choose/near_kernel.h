@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "choose/candidates.h"
@@ -29,5 +30,9 @@ bool lengths_may_decide(const DecodeProblem& problem, const Executor& executor);
 /// candidates().
 Result<std::optional<NearCandidate>> near_candidate(const DecodeProblem& problem, const Executor& executor,
                                                     const schedule::Workers& workers, const Candidate& far);
+
+/// A line for explain() about the near kernel beside the picked one of `list`; empty if there is none.
+Result<std::string> explain_near(const DecodeProblem& problem, const Executor& executor,
+                                 const schedule::Workers& workers, const std::vector<Candidate>& list);
 
 }  // namespace flashlatent

@@ -140,7 +140,13 @@ Result<std::vector<std::string>> kernels_that_take(const DecodeProblem& problem,
 
 Result<std::string> explain_for(Purpose purpose, const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_ASSIGN_OR_RETURN(const auto considered, consider(problem, executor, purpose));
-  return explain(considered.list);
+  const auto& [workers, list] = considered;
+  std::string text = explain(list);
+  if (purpose == Purpose::kDecode) {
+    FLASHLATENT_ASSIGN_OR_RETURN(const std::string near, explain_near(problem, executor, workers, list));
+    text += near;
+  }
+  return text;
 }
 
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor) {

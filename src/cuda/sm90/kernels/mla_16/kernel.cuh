@@ -156,6 +156,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= 227 * 1024);
+  if (sm90::leaves(args)) return;
   const bool loads = threadIdx.x >= Config::kComputeThreads;
   if (threadIdx.x == Config::kComputeThreads) Config::Loader::prepare(kv_map);
   set_up_barriers<Config>(shared);
@@ -164,7 +165,6 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::cluster_arrive();
     const sm90::PartPlace<Config::kTeam> place(args);
     ptx::cluster_wait();  // the barriers of all CTAs are set up
-    if (sm90::leaves(args)) return;
     if (loads) {
       ptx::give_registers<Config::kLoaderRegisters>();
       load_in_team<Config>(shared, args, kv_map, place);
@@ -174,7 +174,6 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     }
   } else {
     __syncthreads();
-    if (sm90::leaves(args)) return;
     sm90::wait_for_launch_before();
     if (loads) {
       ptx::give_registers<Config::kLoaderRegisters>();

@@ -80,7 +80,17 @@ TEST(NearKernel, LeavesAndFitsIntoTheSizesOfOneKernel) {
       }
     }
   }
-  EXPECT_GT(found, 100);
+  EXPECT_GT(found, 50);
+}
+
+TEST(NearKernel, IsForLessThanTheTypicalTokens) {
+  DecodeProblem problem = problem_of({.name = "bf16"}, 1, kReach, 64);
+  problem.options.typical_tokens = 8192;
+  const Found found = find(problem);
+  ASSERT_TRUE(found.near.has_value());
+  EXPECT_LT(found.near->most_tokens, 8192);
+  problem.options.typical_tokens = 256;
+  EXPECT_FALSE(find(problem).near.has_value());
 }
 
 TEST(NearKernel, IsNotThereWhereSomethingElseSaysWhichKernel) {
@@ -91,9 +101,6 @@ TEST(NearKernel, IsNotThereWhereSomethingElseSaysWhichKernel) {
   named.kernel = "mla_64_pingpong";
   EXPECT_FALSE(lengths_may_decide(problem, named));
   DecodeProblem other = problem;
-  other.options.typical_tokens = 8192;
-  EXPECT_FALSE(lengths_may_decide(other, on_cuda()));
-  other = problem;
   other.options.batch_invariant = true;
   EXPECT_FALSE(lengths_may_decide(other, on_cuda()));
   EXPECT_FALSE(lengths_may_decide(problem_of({.name = "bf16"}, 1, 8192, 64), on_cuda()));

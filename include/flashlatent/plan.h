@@ -43,8 +43,8 @@ class Plan {
   /// The name of the picked kernel.
   const char* kernel() const;
   /// On CUDA, where the page table reaches far, two kernels may be picked: schedule() then chooses on the
-  /// device, and near_kernel() computes calls whose longest request has up to near_tokens() tokens. Null and 0
-  /// if kernel() computes all calls.
+  /// device, and near_kernel() computes calls whose longest request has up to near_tokens() tokens. Null and
+  /// 0 if kernel() computes all calls.
   const char* near_kernel() const;
   std::int64_t near_tokens() const;
 

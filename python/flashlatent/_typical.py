@@ -3,10 +3,7 @@
 import operator
 from typing import Any
 
-# Tokens, for graphs, which are captured before any length is known (docs/log/plans.md). Plain latent caches need no hint:
-# their plans choose between two kernels on the device.
-IN_GRAPHS = 8192
-IN_GRAPHS_OF_PLAIN_LATENTS = 0
+IN_GRAPHS = 8192  # tokens, for graphs, which are captured before any length is known (docs/log/plans.md)
 
 
 def rounded(tokens: int) -> int:
@@ -14,10 +11,10 @@ def rounded(tokens: int) -> int:
     return 1 << max(int(tokens) - 1, 0).bit_length()
 
 
-def of_setting(name: str, value: Any, default: int = IN_GRAPHS) -> int:
-    """What a user set for graphs, or the default; 0: as far as page tables reach."""
+def of_setting(name: str, value: Any) -> int:
+    """What a user set for graphs; IN_GRAPHS if nothing is set; 0: as far as page tables reach."""
     if value is None:
-        return default
+        return IN_GRAPHS
     try:
         tokens = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:

@@ -210,7 +210,8 @@ As decode(), with the arrays of flashlatent.decode_kv(); the problem has the opt
             const char* name = plan.handle().near_kernel();
             return name == nullptr ? std::optional<std::string>() : std::string(name);
           },
-          "The name of the kernel that runs in place of `kernel` where schedule() finds no request longer than\n"
+          "The name of the kernel that runs in place of `kernel` where schedule() finds no request longer "
+          "than\n"
           "near_tokens on the device; None if there is one kernel.")
       .def_prop_ro(
           "near_tokens", [](const Plan& plan) { return plan.handle().near_tokens(); },

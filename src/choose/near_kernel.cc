@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "choose/thresholds.h"
+#include "choose/typical.h"
 #include "core/message.h"
 #include "core/return_if_error.h"
 #include "cuda/host/geometry.h"
@@ -15,7 +16,7 @@ namespace {
 
 using choose::kNearKernelLimits;
 
-/// The candidates that are fastest at some length below the reach.
+/// The candidates that are fastest at some length below `reach`.
 Result<std::vector<Candidate>> fastest_candidates(const DecodeProblem& problem, const Executor& executor,
                                                   const schedule::Workers& workers, std::int64_t reach) {
   std::vector<Candidate> list;
@@ -55,15 +56,16 @@ bool lengths_may_decide(const DecodeProblem& problem, const Executor& executor) 
   const DecodeProblem::Options& options = problem.options;
   return executor.backend == Backend::kCuda && executor.kernel.empty() &&
          problem.cache.layout == KvLayout::kLatent && problem.cache.format == KvFormat::kPlain &&
-         !problem.sparse.enabled && !cuda::goes_by_lists(problem) && options.typical_tokens == 0 &&
-         !options.batch_invariant && options.prefix_sharing == PrefixSharing::kOff &&
-         options.shard.world == 1 && cuda::reach_of(problem) >= kNearKernelLimits.least_reach;
+         !problem.sparse.enabled && !cuda::goes_by_lists(problem) && !options.batch_invariant &&
+         options.prefix_sharing == PrefixSharing::kOff && options.shard.world == 1 &&
+         cuda::reach_of(problem) >= kNearKernelLimits.least_reach;
 }
 
 Result<std::optional<NearCandidate>> near_candidate(const DecodeProblem& problem, const Executor& executor,
                                                     const schedule::Workers& workers, const Candidate& far) {
   if (!far.kernel->leaves || problem.query.batch == 0) return std::optional<NearCandidate>();
-  const std::int64_t reach = cuda::reach_of(problem);
+  const std::optional<DecodeProblem> typical = typical_problem(problem);
+  const std::int64_t reach = cuda::reach_of(typical ? *typical : problem);
   FLASHLATENT_ASSIGN_OR_RETURN(const std::vector<Candidate> list,
                                fastest_candidates(problem, executor, workers, reach));
   const std::vector<std::int64_t> lengths = compared_lengths(reach);
@@ -103,8 +105,8 @@ Result<std::string> explain_near(const DecodeProblem& problem, const Executor& e
   if (far == nullptr || !lengths_may_decide(problem, executor)) return std::string();
   FLASHLATENT_ASSIGN_OR_RETURN(const auto near, near_candidate(problem, executor, workers, *far));
   if (!near) return std::string();
-  return message("beside it, for calls whose longest request has up to ", near->most_tokens, " tokens: ",
-                 near->candidate.kernel->name, "\n");
+  return message("beside it, for calls whose longest request has up to ", near->most_tokens,
+                 " tokens: ", near->candidate.kernel->name, "\n");
 }
 
 }  // namespace flashlatent

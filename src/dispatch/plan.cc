@@ -257,8 +257,9 @@ Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
                                  kernel_of_call(*near.kernel, problem, inputs, outputs, executor.kernel));
     choice = {near.memory.chosen(plan.data), schedule::KernelRange::kNear};
     const Memory near_plan{near.memory.near(plan.data), near.memory.near_offset};
-    FLASHLATENT_RETURN_IF_ERROR(of_near->launch({problem, inputs, outputs, near.geometry, selection.prefix,
-                                                 near_plan, workspace, here, /*max_logits=*/{}, held, choice}));
+    FLASHLATENT_RETURN_IF_ERROR(
+        of_near->launch({problem, inputs, outputs, near.geometry, selection.prefix, near_plan, workspace,
+                         here, /*max_logits=*/{}, held, choice}));
     choice.mine = schedule::KernelRange::kFar;
   }
   const schedule::Geometry g = schedule::with_lengths(selection.geometry, lengths_of(problem, inputs));

@@ -11,7 +11,8 @@
 
 namespace flashlatent {
 
-/// The kernel that computes calls whose requests are all short, if that is another one (choose/near_kernel.h).
+/// The kernel that computes calls whose requests are all short, if that is another one
+/// (choose/near_kernel.h).
 struct NearKernel {
   const DecodeKernel* kernel = nullptr;  ///< Null: there is none.
   schedule::Geometry geometry = {};

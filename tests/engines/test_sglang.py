@@ -230,7 +230,7 @@ def test_refusals_name_the_option(sglang, more, sentence):
 
 # The host may know lengths; if not, and in graphs, an environment variable says what to expect.
 def test_kernels_are_chosen_for_lengths_that_are_known(sglang, monkeypatch):
-    for value, expected in ((None, 0), ("0", 0), ("500", 500)):
+    for value, expected in ((None, 8192), ("0", 0), ("500", 500)):
         if value is not None:
             monkeypatch.setenv("FLASHLATENT_TYPICAL_TOKENS", value)
         backend = sglang.registry.ATTENTION_BACKENDS["flashlatent"](runner())

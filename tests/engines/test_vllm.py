@@ -405,7 +405,7 @@ def test_plans_know_how_many_layers_read_them():
 
 
 # A step knows its longest request. A graph is captured for all lengths to come, so that a setting decides.
-@pytest.mark.parametrize("setting, in_graphs", [({}, 0), ({"flashlatent_typical_tokens": 500}, 500),
+@pytest.mark.parametrize("setting, in_graphs", [({}, 8192), ({"flashlatent_typical_tokens": 500}, 500),
                                                 ({"flashlatent_typical_tokens": 0}, 0)])
 def test_kernels_are_chosen_for_the_lengths_of_a_step(setting, in_graphs):
     with case.vllm_config() as config:

@@ -12,7 +12,7 @@ from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 
 from flashlatent import Step
 
-from .._typical import IN_GRAPHS_OF_PLAIN_LATENTS, of_setting, rounded
+from .._typical import of_setting, rounded
 from . import NAME
 
 _SETTING = "FLASHLATENT_TYPICAL_TOKENS"  # an environment variable
@@ -119,8 +119,7 @@ def _ask_for_parts(model_runner: Any) -> None:
 
 def _tokens_in_graphs() -> int:
     value = os.environ.get(_SETTING)
-    return of_setting(_SETTING, int(value) if value is not None and value.isdecimal() else value,
-                      IN_GRAPHS_OF_PLAIN_LATENTS)
+    return of_setting(_SETTING, int(value) if value is not None and value.isdecimal() else value)
 
 
 def _refuse(model_runner: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, List, Optional, Tuple
 import torch
 from vllm.v1.attention.backend import MultipleOf
 
-from .._typical import IN_GRAPHS, of_setting, rounded
+from .._typical import of_setting, rounded
 from . import _refusals
 from ._options import setting
 from .backends import registered_name
@@ -25,13 +25,11 @@ class HintedBuilder:
     """
 
     _capturing = False
-    _hint_in_graphs = IN_GRAPHS  # what is expected if the user says nothing
 
     def __init__(self, kv_cache_spec: Any, layer_names: List[str], vllm_config: Any, device: torch.device,
                  *args: Any, **options: Any) -> None:
         name = "flashlatent_typical_tokens"
-        self._tokens_in_graphs = of_setting(f"{name} in additional_config", setting(vllm_config, name),
-                                            self._hint_in_graphs)
+        self._tokens_in_graphs = of_setting(f"{name} in additional_config", setting(vllm_config, name))
         super().__init__(kv_cache_spec, layer_names, vllm_config, device, *args, **options)
 
     def build_for_cudagraph_capture(self, common_attn_metadata: Any) -> Any:

@@ -16,7 +16,6 @@ from vllm.v1.attention.backend import AttentionCGSupport
 
 from flashlatent import Step
 
-from .._typical import IN_GRAPHS_OF_PLAIN_LATENTS
 from . import _refusals
 from ._backend import HintedBuilder, LatentBackend, calls_per_plan
 from ._options import setting
@@ -73,8 +72,6 @@ class FlashLatentMLAMetadataBuilder(HintedBuilder, MLACommonMetadataBuilder):
         if envs.VLLM_BATCH_INVARIANT:  # a batch with longer queries has other kernels
             self.query_len_support = QueryLenSupport.SINGLE_ONLY
         self._layer_names = layer_names  # vLLM's class may not keep them
-        if vllm_config.cache_config.cache_dtype in LatentBackend.plain:
-            self._hint_in_graphs = IN_GRAPHS_OF_PLAIN_LATENTS
         super().__init__(kv_cache_spec, layer_names, vllm_config, device, FlashLatentMLAMetadata,
                          supports_dcp_with_varlen=True)
 

@@ -29,7 +29,8 @@ const ConstTensorView& cache_of(const DecodeInputs& inputs) {
 
 sm90::DecodeArguments decode_arguments(const DecodeCall& call) {
   constexpr int kEndless = (1U << 31) - 1;  // above the number of every row
-  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice] = call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice] =
+      call;
   const ConstTensorView q = with_batch(inputs.q);
   const TensorView out = with_batch(outputs.out);
   const bool sparse = problem.sparse.enabled, token_items = has_token_items(problem);

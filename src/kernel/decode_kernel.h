@@ -44,6 +44,12 @@ enum class Architecture : std::uint8_t {
   kSm90a,  ///< NVIDIA Hopper: compute capability 9.0, with wgmma and TMA.
 };
 
+/// Which edges of the layer a kernel has in its own passes (DecodeInputs::q_norm, q_rotate, out_rotate,
+/// DecodeOutputs::out_fp8).
+struct FusedEdges {
+  bool query = false, output = false;
+};
+
 struct DecodeKernel {
   const char* name;
   Architecture architecture;
@@ -67,6 +73,10 @@ struct DecodeKernel {
   /// schedule::Partition::kTurns, which `launch` runs where the geometry has that partition. Why such a
   /// problem is not taken. Null: none is.
   std::optional<std::string> (*declines_turns)(const DecodeProblem&) = nullptr;
+  /// The edges that `launch` sees to for a call of this geometry with these tensors. What it leaves out is a
+  /// launch of its own, and absent from the tensors that it gets. Null: it leaves out all.
+  FusedEdges (*fuses)(const DecodeProblem&, const schedule::Geometry&, const DecodeInputs&,
+                      const DecodeOutputs&) = nullptr;
 
   constexpr Backend backend() const {
     return architecture == Architecture::kHost ? Backend::kCpu : Backend::kCuda;

@@ -24,6 +24,7 @@ struct BenchCase {
   /// Sparse prefill: one request's query tokens, which attend to the tokens of the cache. A plain cache with
   /// pages of one token is contiguous rows.
   bool prefill = false;
+  bool edges = false;  ///< The call has DeepSeek V4's edges (runtime::add_edges()).
 };
 
 /// `batch` lengths: all `mean`; or "normal" with standard deviation mean / 2 and at least `least`. Normal

@@ -96,6 +96,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
     for (int& restarts : shared.restarts) restarts = 0;
     if constexpr (Config::kAsksAhead) shared.lists.next_query.request = -1;
+    if constexpr (Config::kEdges) shared.edges.turned = 0;
     shared.segments.init(Config::kComputeThreads + LoaderOf<SharedMemory<Config>>::kThreads);
     MergeStep<Config>::init(shared.merge);
     ptx::init(shared.has_query, 1);

@@ -30,6 +30,7 @@ class Query {
     find_thread();
     meet<1>();
     if (!is_asked()) copy(tile);
+    find_angles(tile);
     if (!Config::kRowsAlike && thread_ < kRows) shared_.scored_rows.find(args_, tile, thread_);
     ptx::wait(shared_.has_query, parity_);
     parity_ ^= 1;
@@ -113,7 +114,13 @@ class Query {
     const int first = group * kHelperTiles;
     auto& query_max = reinterpret_cast<int(&)[4 * kGroups]>(shared_.query_max);
     if constexpr (Config::kGuessesQuery) {
-      if (convert_by_guess(tile)) return kGuess;
+#pragma unroll 1
+      for (int attempt = 0;; ++attempt) {  // one place in the code prepares Q
+        prepare();
+        if (attempt > 0) break;
+        if (convert_by_guess(tile)) return kGuess;
+      }
+      if constexpr (Config::kEdges) meet<kGroups>();  // other threads read what this one has written
     }
     const int max =
         static_cast<int>(sm90::QueryMax<kTiles, 128>(shared_.q[first], thread_, tile.rows).of_warp());
@@ -153,6 +160,33 @@ class Query {
     ptx::wait(shared_.has_query, parity_);
     parity_ ^= 1;
     return false;
+  }
+
+  /// Loads the angles of the item's query token.
+  __device__ __forceinline__ void find_angles(const sm90::RowTile& tile) {
+    if constexpr (Config::kEdges) {
+      LayerEdges& edges = shared_.edges;
+      const int pair = thread_ % sm90::kRotatedPairs;
+      if (thread_ < sm90::kRotatedPairs) {
+        edges.query.angles[pair] = sm90::angle_of(args_.edges.query, tile, pair);
+      } else if (thread_ < 2 * sm90::kRotatedPairs) {
+        edges.output[items_ % LayerEdges::kItems][pair] = sm90::angle_of(args_.edges.output, tile, pair);
+      }
+      ++items_;
+    }
+  }
+
+  /// Normalises and rotates Q as it came from memory. A thread then converts what it has written itself.
+  __device__ __forceinline__ void prepare() const {
+    if constexpr (Config::kEdges) {
+      const sm90::EdgeArguments& edges = args_.edges;
+      if (edges.norm == 0 && edges.query.positions == nullptr) return;
+      const sm90::QueryEdge<Config::kQueryTiles> edge(shared_.edges.query, ptx::shared_address(shared_.q[0]),
+                                                      thread_);
+      if (edges.norm > 0) edge.add_squares();
+      meet<1>();
+      edge.apply(edges.norm, edges.query.positions != nullptr);
+    }
   }
 
   /// As it is in memory.
@@ -227,6 +261,7 @@ class Query {
   static constexpr int kGuess = 6, kLeastGuessed = (127 - 7) << 7, kMostGuessed = (127 + 9) << 7;
 
   int thread_;                // in take() and help()
+  int items_ = 0;             // whose angles have been found
   bool is_first_ = true;      // the call's first Q
   std::uint32_t parity_ = 0;  // of the barrier of the next Q
 };

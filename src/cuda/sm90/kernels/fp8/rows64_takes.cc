@@ -1,8 +1,23 @@
 // Any number of query rows, in tiles of 64.
 #include "cuda/cuda_backend.h"
+#include "cuda/host/geometry.h"
 #include "cuda/host/if_compiled.h"
 #include "cuda/host/latent_problem.h"
+#include "cuda/host/layer_edges.h"
 #include "cuda/sm90/kernels/fp8/takes.h"
+
+namespace flashlatent::fp8 {
+
+FusedEdges fuses(const DecodeProblem& problem, const schedule::Geometry& geometry, const DecodeInputs& inputs,
+                 const DecodeOutputs& outputs) {
+  if (!is_fp8_584(problem) || geometry.tile_rows != kRows64) return {};
+  const schedule::Partition partition = cuda::geometry_of_call(problem, inputs, geometry).partition;
+  const bool whole = partition == schedule::Partition::kWhole || partition == schedule::Partition::kTurns;
+  return {.query = cuda::fits_query_edge(problem, inputs),
+          .output = whole && cuda::fits_output_edge(inputs, outputs)};
+}
+
+}  // namespace flashlatent::fp8
 
 namespace flashlatent::cuda {
 
@@ -26,6 +41,7 @@ const DecodeKernel kFp8Rows64Kernel = {
     .declines = declines,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(fp8::launch),
+    .fuses = fp8::fuses,
 };
 
 }  // namespace flashlatent::cuda

@@ -1,0 +1,165 @@
+// The edge of the layer at the output: casts O^T at an item's end to e4m3, with a scale for 128 columns of a
+// row. A warpgroup has half of the output's columns, laid out as for column_output.cuh.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "core/rotation.h"
+#include "cuda/sm90/math/column_exchange.cuh"
+#include "cuda/sm90/ptx/barrier.cuh"
+#include "cuda/sm90/ptx/store.cuh"
+#include "cuda/sm90/walk/row_tile.cuh"
+
+namespace flashlatent::sm90 {
+
+/// The group, and the first column in it, of a row's codes.
+struct CodePlace {
+  int group, column;
+
+  template <int kVDim>
+  __device__ __forceinline__ static CodePlace find(const EdgeArguments& edges, int head) {
+    return {edges.group_heads.quotient(head), edges.group_heads.remainder(head) * kVDim};
+  }
+};
+
+/// The number of a tile's query token among all of the call.
+__device__ __forceinline__ std::int64_t query_token(const DecodeArguments& args, const RowTile& tile) {
+  return std::int64_t{tile.request} * args.sharers.value + tile.first_token;
+}
+
+/// The address of a live row's codes.
+template <int kVDim>
+__device__ __forceinline__ std::uint8_t* codes_of_row(const DecodeArguments& args, const RowTile& tile,
+                                                      int n) {
+  const EdgeArguments& edges = args.edges;
+  const CodePlace place = CodePlace::find<kVDim>(edges, tile.head(args.query, n));
+  return edges.codes + query_token(args, tile) * edges.code_token_stride +
+         place.group * edges.code_group_stride + place.column;
+}
+
+/// x * 0 + x is NaN for x that is not finite, and fmaxf ignores NaN.
+__device__ __forceinline__ float finite_or_nan(float x) {
+  return fmaf(x, 0.0F, x);
+}
+/// Codes of two values times `factor`; NaN for values that are not finite.
+__device__ __forceinline__ std::uint32_t codes_of(float x, float y, float factor) {
+  const float2 pair = {finite_or_nan(x) * factor, finite_or_nan(y) * factor};
+  return __nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3);
+}
+/// Writes the scale of a line of 128 columns; behind the last token it clears the padding.
+__device__ __forceinline__ void put_scale(const EdgeArguments& to, float* line, std::int64_t token,
+                                          int exponent) {
+  line[token] = e4m3::power_of_two(exponent);
+  if (token + 1 != to.tokens) return;
+  for (std::int64_t i = to.tokens; i < to.padded_tokens; ++i) line[i] = 0;
+}
+
+/// `Threads`, kBarrier: as for HalvesOfColumns.
+template <class Threads, int kBarrier, int kChunks, int kSums>
+class CastColumns {
+  static constexpr int kRows = 2 * kSums, kVDim = 2 * 64 * kChunks, kParts = kChunks / 2;
+  static_assert(kChunks % 2 == 0, "a scale's columns are two chunks");
+  using Columns = ColumnValues<kRows>;
+  using Accumulators = float[kChunks][kSums];
+
+ public:
+  /// Shared memory of both halves, for each 128 columns of a row: the largest magnitude that each warp has,
+  /// and what sums are multiplied by.
+  struct Memory {
+    float largest[2][kParts][4][kRows];
+    float factor[2][kParts][kRows];
+  };
+
+  __device__ __forceinline__ CastColumns(const Accumulators& o, int half, Memory& memory)
+      : o_(o), half_(half), memory_(memory) {}
+
+  /// `factor`: the final factor of each row's sums. `codes`: the address of each row's codes; null: no such
+  /// row. `first`: this thread's first column; `last`: by how many columns it differs in the last chunk.
+  __device__ __forceinline__ void write(const DecodeArguments& args, const RowTile& tile,
+                                        const float (&factor)[kRows], std::uint8_t* const (&codes)[kRows],
+                                        int first, int last) const {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) put_largest(part);
+    meet();
+#pragma unroll 1
+    for (int i = Threads::thread(); i < kParts * kRows; i += 128) {
+      scale_row(args, tile, i / kRows, i % kRows, factor);
+    }
+    meet();
+    put_codes(codes, first, last);
+  }
+
+ private:
+  __device__ __forceinline__ void meet() const {
+    ptx::named_sync(kBarrier + half_, 128);
+  }
+
+  __device__ __forceinline__ void put_largest(int part) const {
+    Columns largest;
+#pragma unroll
+    for (int i = 0; i < Columns::kCount; ++i) {
+      largest[i] = 0;
+#pragma unroll
+      for (int chunk = 2 * part; chunk < 2 * part + 2; ++chunk) {
+        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
+        largest[i] = fmaxf(largest[i], fmaxf(fabsf(finite_or_nan(x[0])), fabsf(finite_or_nan(x[2]))));
+      }
+    }
+    const int lane = Threads::thread() % 32;
+    *reinterpret_cast<float2*>(
+        &memory_.largest[half_][part][Threads::thread() / 32][first_of_lane<kRows>(lane)]) =
+        over_tokens<kRows>(largest, lane, [](float a, float b) { return fmaxf(a, b); });
+  }
+
+  /// Writes the scale of 128 columns of row n; behind the last token it clears the padding.
+  __device__ __forceinline__ void scale_row(const DecodeArguments& args, const RowTile& tile, int part, int n,
+                                            const float (&factor)[kRows]) const {
+    const auto& of_warp = memory_.largest[half_][part];
+    const float largest = fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
+    // Of a row whose factor is NaN no value is finite.
+    const int exponent = edges::output_exponent(fmaxf(edges::product(largest, factor[n]), 0.0F));
+    memory_.factor[half_][part][n] = factor[n] * e4m3::power_of_two(-exponent);
+    if (n >= tile.rows) return;
+    const EdgeArguments& to = args.edges;
+    const CodePlace place = CodePlace::find<kVDim>(to, tile.head(args.query, n));
+    const int column = place.column + (half_ * kParts + part) * edges::kScaleColumns;
+    const std::int64_t token = query_token(args, tile);
+    float* scales = to.scales + (std::int64_t{place.group} * to.scale_lines + column / edges::kScaleColumns) *
+                                    to.padded_tokens;
+    put_scale(to, scales, token, exponent);
+  }
+
+  /// As many rows at once as registers allow.
+  __device__ __forceinline__ void put_codes(std::uint8_t* const (&codes)[kRows], int first, int last) const {
+    constexpr int kCount = Columns::kCount, kAtOnce = 2;
+#pragma unroll
+    for (int begin = 0; begin < kCount; begin += kAtOnce) {
+      std::uint8_t* to[kAtOnce];
+      float2 factors[kParts];
+      const int row = begin / 2 * 8 + Threads::column();
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) to[k] = codes[row + k];
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        factors[part] = *reinterpret_cast<const float2*>(&memory_.factor[half_][part][row]);
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+        for (int chunk = 0; chunk < kChunks; ++chunk) {
+          const float factor = k == 0 ? factors[chunk / 2].x : factors[chunk / 2].y;
+          const float* x = &o_[chunk][(begin + k) / 2 * 4 + k];
+          ptx::store_2_bytes_if(to[k] != nullptr,
+                                to[k] + first + chunk * 64 + (chunk == kChunks - 1 ? last : 0),
+                                static_cast<std::uint16_t>(codes_of(x[0], x[2], factor)));
+        }
+      }
+    }
+  }
+
+  const Accumulators& o_;
+  const int half_;
+  Memory& memory_;
+};
+
+}  // namespace flashlatent::sm90

@@ -14,9 +14,10 @@ bool turns_neighbours(const Rotation& rotation) {
 
 }  // namespace
 
-bool fits_query_edge(const DecodeProblem& problem, const DecodeInputs& inputs) {
+bool fits_query_edge(const DecodeProblem& problem, const DecodeInputs& inputs, bool boxes) {
   constexpr int kUnit = 16;  // of loads
-  return turns_neighbours(inputs.q_rotate) && is_aligned(inputs.q, kUnit) && rows_in_boxes(problem, inputs);
+  return turns_neighbours(inputs.q_rotate) && is_aligned(inputs.q, kUnit) &&
+         (!boxes || rows_in_boxes(problem, inputs));
 }
 
 bool fits_output_edge(const DecodeInputs& inputs, const DecodeOutputs& outputs) {

@@ -5,8 +5,9 @@
 
 namespace flashlatent::cuda {
 
-/// Norm, and a rotation of the last 64 columns by neighbours, of a query that boxes can load.
-bool fits_query_edge(const DecodeProblem& problem, const DecodeInputs& inputs);
+/// Norm, and a rotation of the last 64 columns by neighbours, of a query that a kernel loads by 16 bytes;
+/// `boxes`: by boxes.
+bool fits_query_edge(const DecodeProblem& problem, const DecodeInputs& inputs, bool boxes);
 
 /// The same rotation of outputs, and an FP8 output with scales for 128 columns.
 bool fits_output_edge(const DecodeInputs& inputs, const DecodeOutputs& outputs);

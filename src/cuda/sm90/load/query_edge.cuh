@@ -54,15 +54,11 @@ class QueryRowEdge {
     }
   }
 
-  /// A row of 512 columns in tiles of 64 rows, the first of them at `tiles`.
-  __device__ __forceinline__ void prepare(std::uint32_t tiles, int row) const {
-    std::uint32_t at[2];
+  /// A row of 512 columns, of which this lane has words `lane` and lane + 32.
+  __device__ __forceinline__ void apply(uint4& first, uint4& last) const {
     float x[2][8];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      at[i] = tiles + (lane_ / 8 + 4 * i) * (kTileRows * kRowBytes) + unit_offset(row, lane_ % 8);
-      widen_word(ptx::load_shared_16_bytes(at[i]), x[i]);
-    }
+    widen_word(first, x[0]);
+    widen_word(last, x[1]);
     if (edges_.norm > 0) {
       float squares = 0;
 #pragma unroll
@@ -82,12 +78,22 @@ class QueryRowEdge {
       }
     }
     if (turns()) turn_word(x[1], angles_);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) ptx::store_16_bytes(at[i], round_word(x[i]));
+    first = round_word(x[0]);
+    last = round_word(x[1]);
+  }
+
+  /// A row in tiles of 64 rows, the first of them at `tiles`.
+  __device__ __forceinline__ void prepare(std::uint32_t tiles, int row) const {
+    const std::uint32_t at = tiles + lane_ / 8 * kTileBytes + unit_offset(row, lane_ % 8);
+    uint4 first = ptx::load_shared_16_bytes(at), last = ptx::load_shared_16_bytes(at + 4 * kTileBytes);
+    apply(first, last);
+    ptx::store_16_bytes(at, first);
+    ptx::store_16_bytes(at + 4 * kTileBytes, last);
   }
 
  private:
   static constexpr int kColumns = 512;
+  static constexpr std::uint32_t kTileBytes = kTileRows * kRowBytes;
 
   __device__ __forceinline__ bool turns() const {
     return edges_.query.positions != nullptr && lane_ >= kLanes - kTurningLanes;

@@ -73,11 +73,13 @@ class CastColumns {
   __device__ __forceinline__ CastColumns(const Accumulators& o, int half, Memory& memory)
       : o_(o), half_(half), memory_(memory) {}
 
-  /// `factor`: the final factor of each row's sums. `codes`: the address of each row's codes; null: no such
-  /// row. `first`: this thread's first column; `last`: by how many columns it differs in the last chunk.
+  /// `factor`: the final factor of each row's sums. `codes(i, n)`: the address of the codes of row n, this
+  /// thread's i-th; null: no such row. `first`: this thread's first column; `last`: by how many columns it
+  /// differs in the last chunk.
+  template <class Codes>
   __device__ __forceinline__ void write(const DecodeArguments& args, const RowTile& tile,
-                                        const float (&factor)[kRows], std::uint8_t* const (&codes)[kRows],
-                                        int first, int last) const {
+                                        const float (&factor)[kRows], Codes codes, int first,
+                                        int last) const {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) put_largest(part);
     meet();
@@ -130,7 +132,8 @@ class CastColumns {
   }
 
   /// As many rows at once as registers allow.
-  __device__ __forceinline__ void put_codes(std::uint8_t* const (&codes)[kRows], int first, int last) const {
+  template <class Codes>
+  __device__ __forceinline__ void put_codes(Codes codes, int first, int last) const {
     constexpr int kCount = Columns::kCount, kAtOnce = 2;
 #pragma unroll
     for (int begin = 0; begin < kCount; begin += kAtOnce) {
@@ -138,7 +141,7 @@ class CastColumns {
       float2 factors[kParts];
       const int row = begin / 2 * 8 + Threads::column();
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) to[k] = codes[row + k];
+      for (int k = 0; k < kAtOnce; ++k) to[k] = codes(begin + k, row + k);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         factors[part] = *reinterpret_cast<const float2*>(&memory_.factor[half_][part][row]);

@@ -1,4 +1,5 @@
 // fp8_584 with the edges of the layer in the kernels' own passes.
+#include "cuda/sm90/kernels/fp8/few_rows_kernel.cuh"
 #include "cuda/sm90/kernels/fp8/instances.h"
 #include "cuda/sm90/kernels/fp8/rows64_kernel.cuh"
 
@@ -12,9 +13,16 @@ constexpr cuda::DenseInstance rows64_edges() {
           .boxes = {.query = cuda::query_chunks_map, .query_lines = false},
           .merges = true};
 }
+template <int kRows>
+constexpr cuda::DenseInstance few_rows_edges() {
+  using Shape = few_rows::Config<kRows, false, 1, Tokens::kFp8_584, /*kAlone_=*/true, /*kEdges_=*/true>;
+  return {.key = with_edges(fp8_584_key(kRows, true)),
+          .kernel = cuda::compiled_kernel<few_rows::kernel<Shape>, Shape, few_rows::SharedMemory<Shape>>()};
+}
 }  // namespace
 
-constinit const Rows64EdgesInstances kRows64Edges =
-    cuda::of_keys(kRows64EdgesKeys, Rows64EdgesInstances{{rows64_edges()}});
+constinit const EdgesInstances kEdges = cuda::of_keys(
+    kEdgesKeys,
+    EdgesInstances{{few_rows_edges<8>(), few_rows_edges<16>(), few_rows_edges<32>(), rows64_edges()}});
 
 }  // namespace flashlatent::fp8

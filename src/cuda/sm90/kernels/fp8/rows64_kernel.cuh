@@ -48,7 +48,10 @@ __device__ __forceinline__ void score(SharedMemory<Config>& shared, const sm90::
     const sm90::Work& work = position.get();
     const bool begun = has_query;
     has_query = false;
-    if (work.blocks() <= 0) continue;
+    if (work.blocks() <= 0) {
+      if (begun) scorer.forget_first();
+      continue;
+    }
     if (!begun) scorer.begin(work);
     scorer.look_ahead(position.next_listed());
     scorer.attend(work);

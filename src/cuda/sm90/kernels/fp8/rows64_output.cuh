@@ -118,7 +118,9 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   __device__ __forceinline__ void cast(const sm90::Work& work) const {
     const int last = (last_pair() - thread() % 32 / 4) * 2;
     CastColumns<Config>(o_, me_, shared_.cast)
-        .write(args_, work.tile, shared_.factor, shared_.edges.codes, first_column(), last);
+        .write(
+            args_, work.tile, shared_.factor, [&](int, int n) { return shared_.edges.codes[n]; },
+            first_column(), last);
   }
 
   using Base::args_, Base::first_column, Base::kRows, Base::me_, Base::shared_, Base::thread;

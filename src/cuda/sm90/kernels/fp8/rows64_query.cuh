@@ -43,6 +43,10 @@ class Query {
     is_first_ = false;
     return args_.scale_log2 * sm90::power_of_two(127 - exponent);
   }
+  /// The output warpgroups do not count an item without blocks.
+  __device__ __forceinline__ void forget_angles() {
+    if constexpr (Config::kEdges) --items_;
+  }
   /// By the output warpgroups, at a call's first segment with blocks: each does its share of take().
   __device__ __forceinline__ void help(const sm90::Work& work) {
     if (!is_short(work)) return;

@@ -1,4 +1,6 @@
 // Any number of query rows, in tiles of 64.
+#include <algorithm>
+
 #include "cuda/cuda_backend.h"
 #include "cuda/host/geometry.h"
 #include "cuda/host/if_compiled.h"
@@ -10,10 +12,12 @@ namespace flashlatent::fp8 {
 
 FusedEdges fuses(const DecodeProblem& problem, const schedule::Geometry& geometry, const DecodeInputs& inputs,
                  const DecodeOutputs& outputs) {
-  if (!is_fp8_584(problem) || geometry.tile_rows != kRows64) return {};
-  const schedule::Partition partition = cuda::geometry_of_call(problem, inputs, geometry).partition;
-  const bool whole = partition == schedule::Partition::kWhole || partition == schedule::Partition::kTurns;
-  return {.query = cuda::fits_query_edge(problem, inputs),
+  const schedule::Geometry g = cuda::geometry_of_call(problem, inputs, geometry);
+  const bool whole = g.partition == schedule::Partition::kWhole || g.partition == schedule::Partition::kTurns;
+  const cuda::InstanceKey key = with_edges(key_of(problem, g, true));
+  if (!is_fp8_584(problem) || std::ranges::find(kEdgesKeys, key) == kEdgesKeys.end()) return {};
+  const bool loads_rows = g.tile_rows < kRows64;  // one by one
+  return {.query = cuda::fits_query_edge(problem, inputs, !loads_rows),
           .output = whole && cuda::fits_output_edge(inputs, outputs)};
 }
 

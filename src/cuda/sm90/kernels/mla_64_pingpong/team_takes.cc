@@ -48,7 +48,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 /// A team of one writes its output without a merge.
 FusedEdges fuses(const DecodeProblem& problem, const schedule::Geometry& geometry, const DecodeInputs& inputs,
                  const DecodeOutputs& outputs) {
-  return {.query = fits_query_edge(problem, inputs),
+  return {.query = fits_query_edge(problem, inputs, true),
           .output = geometry.team > 1 && fits_output_edge(inputs, outputs)};
 }
 

@@ -65,7 +65,8 @@ Status expect_fp8_output(const Fp8Output& fp8, const Fp8Names& names, const Cons
       expect_strided(names.codes, fp8.codes, Dtype::kU8, device, {tokens, groups, columns}));
   const std::int64_t padded =
       (tokens + edges::kTokenPadding - 1) / edges::kTokenPadding * edges::kTokenPadding;
-  const Dtype dtype = fp8.scales.dtype == Dtype::kI32 ? Dtype::kI32 : Dtype::kF32;
+  const bool fine = fp8.scales.dtype == Dtype::kI32 || fp8.columns == OutputColumns::kTiles;
+  const Dtype dtype = fine ? Dtype::kI32 : Dtype::kF32;
   const std::int64_t lines = columns / edges::kScaleColumns;
   FLASHLATENT_RETURN_IF_ERROR(expect(names.scales, fp8.scales, dtype, device, {groups, lines, padded}));
   const TensorView contiguous(fp8.scales.data, dtype, {groups, lines, padded}, device);

@@ -150,34 +150,38 @@ class QueryEdge {
         edges::sum(edges::sum(of_unit[0], of_unit[2]), edges::sum(of_unit[1], of_unit[3]));
   }
 
+  /// The norm's factor of the row, when both threads have passed add_squares(); 1 if epsilon is 0.
+  __device__ __forceinline__ float factor(float epsilon) const {
+    if (epsilon == 0) return 1;
+    return edges::norm_factor(edges::sum(memory_.squares[0][row_], memory_.squares[1][row_]), kColumns,
+                              epsilon);
+  }
+  /// Eight columns of the row; `angles`: of their pairs, null if they are not turned.
+  __device__ __forceinline__ static uint4 prepared(const uint4& word, float factor,
+                                                   const edges::Angle* angles) {
+    float x[8];
+    widen_word(word, x);
+#pragma unroll
+    for (float& value : x) value = edges::product(value, factor);
+    if (angles != nullptr) turn_word(x, angles);
+    return round_word(x);
+  }
+
   /// Multiplies by the norm's factor, unless epsilon is 0, and turns the last columns. Call when both threads
   /// of a row have passed add_squares(), and angles are there.
   __device__ __forceinline__ void apply(float epsilon, bool turns) const {
-    float factor = 1;
+    const float factor = this->factor(epsilon);
     if (epsilon > 0) {
-      factor = edges::norm_factor(edges::sum(memory_.squares[0][row_], memory_.squares[1][row_]), kColumns,
-                                  epsilon);
 #pragma unroll 1
       for (int tile = 0; tile < kRope; ++tile) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float x[8];
-          load(tile, 2 * i + half_, x);
-#pragma unroll
-          for (float& value : x) value = edges::product(value, factor);
-          store(tile, 2 * i + half_, x);
-        }
+        for (int i = 0; i < 4; ++i) put(tile, 2 * i + half_, factor, nullptr);
       }
     }
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
       const int unit = 4 * half_ + i;
-      float x[8];
-      load(kRope, unit, x);
-#pragma unroll
-      for (float& value : x) value = edges::product(value, factor);
-      if (turns) turn_word(x, memory_.angles + unit * 4);
-      store(kRope, unit, x);
+      put(kRope, unit, factor, turns ? memory_.angles + unit * 4 : nullptr);
     }
   }
 
@@ -188,8 +192,9 @@ class QueryEdge {
   __device__ __forceinline__ void load(int tile, int unit, float (&x)[8]) const {
     widen_word(ptx::load_shared_16_bytes(address(tile, unit)), x);
   }
-  __device__ __forceinline__ void store(int tile, int unit, const float (&x)[8]) const {
-    ptx::store_16_bytes(address(tile, unit), round_word(x));
+  __device__ __forceinline__ void put(int tile, int unit, float factor, const edges::Angle* angles) const {
+    const std::uint32_t at = address(tile, unit);
+    ptx::store_16_bytes(at, prepared(ptx::load_shared_16_bytes(at), factor, angles));
   }
 
   Memory& memory_;

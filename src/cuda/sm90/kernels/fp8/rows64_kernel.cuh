@@ -127,6 +127,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if (threadIdx.x == Config::kOutputThreads && args.query.rows_in_boxes)
     sm90::prefetch_query_maps<Config::kQkDim>(query_maps);
   if (Config::kBoxes && threadIdx.x == Config::kComputeThreads) ptx::prefetch_map(kv_map);
+  if constexpr (Config::kEdges) sm90::fetch_constants(args.edges);
   set_up<Config>(shared);
   if constexpr (!Config::kAsksAhead) sm90::wait_for_launch_before();  // else what shapes tell comes before
   if (threadIdx.x >= Config::kComputeThreads) {

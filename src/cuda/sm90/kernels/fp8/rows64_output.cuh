@@ -115,12 +115,12 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
       x[i + 2] = pair.y;
     }
   }
-  __device__ __forceinline__ void cast(const sm90::Work& work) const {
-    const int last = (last_pair() - thread() % 32 / 4) * 2;
-    CastColumns<Config>(o_, me_, shared_.cast)
-        .write(
-            args_, work.tile, shared_.factor, [&](int, int n) { return shared_.edges.codes[n]; },
-            first_column(), last);
+  __device__ __forceinline__ void cast(const sm90::Work& work) {
+    static_assert(Config::kPartChunks == 4 &&
+                  2 * sizeof(OutputCast::Room) <= sizeof(shared_.p) + sizeof(shared_.plain));
+    auto* rooms = reinterpret_cast<OutputCast::Room*>(shared_.p);
+    OutputCast(o_, me_, rooms[me_], shared_.edges.factors[me_])
+        .write(args_, work.tile, shared_.factor, shared_.edges.codes, has_rope());
   }
 
   using Base::args_, Base::first_column, Base::kRows, Base::me_, Base::shared_, Base::thread;

@@ -57,19 +57,6 @@ struct LoadedLists {
   sm90::RowsInLine next_query;  // loaded when the present one is done; of no request: there is none
   ptx::Barrier first_query;     // the call's first Q has come from memory; has one phase
 };
-/// Additions for the edges of the layer. The scorer finds an item's angles when it takes Q, up to two items
-/// before the output warpgroups turn the output by them.
-struct LayerEdges {
-  static constexpr int kItems = 4;  // a power of two
-
-  sm90::QueryEdge<fp8_584::kDim / 64>::Memory query;
-  sm90::Angles output[kItems];
-  int turned;                            // items with blocks whose output has been turned
-  std::uint8_t* codes[sm90::kTileRows];  // of rows; null: no such row
-};
-struct None {};
-struct NoEdges {};
-
 /// How a thread of the output warpgroups is told apart, called anew at each use: registers are short.
 struct OutputThreads {
   __device__ __forceinline__ static int thread() {
@@ -79,10 +66,22 @@ struct OutputThreads {
   }
   __device__ __forceinline__ static int column() { return thread() % 4 * 2; }
 };
-template <class Config>
-using CastColumns = sm90::CastColumns<OutputThreads, kOutputBarrier, Config::kPartChunks, Config::kRows / 2>;
-template <class Config>
-using OutputCast = std::conditional_t<Config::kEdges, typename CastColumns<Config>::Memory, None>;
+/// The cast of an output, in the place of P.
+using OutputCast = sm90::CastTile<OutputThreads, kOutputBarrier, 4>;
+
+/// Additions for the edges of the layer. The scorer finds an item's angles when it takes Q, up to two items
+/// before the output warpgroups turn the output by them.
+struct LayerEdges {
+  static constexpr int kItems = 4;  // a power of two
+
+  sm90::QueryEdge<fp8_584::kDim / 64>::Memory query;
+  sm90::Angles output[kItems];
+  OutputCast::Factors factors[2];        // of the output warpgroups
+  int turned;                            // items with blocks whose output has been turned
+  std::uint8_t* codes[sm90::kTileRows];  // of rows; null: no such row
+};
+struct None {};
+struct NoEdges {};
 
 template <class Config_>
 struct alignas(1024) SharedMemory {
@@ -95,7 +94,6 @@ struct alignas(1024) SharedMemory {
       float bounds[Config::kOutputs][4][Config::kRows];  // of a row's sums, by warp
       float scale[Config::kOutputs][Config::kRows];      // factors to fp16
     } partial;
-    OutputCast<Config> cast;  // or that
   };
   [[no_unique_address]] std::conditional_t<Config::kFp8_584, PlainP<Config>, None> plain;
   std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];  // tokens as they are in the cache

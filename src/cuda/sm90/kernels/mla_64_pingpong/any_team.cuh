@@ -27,7 +27,7 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
                                               const sm90::QueryMaps& query_maps, int me, const TeamPart& part)
       : Base(shared, args, query_maps, me), part_(part) {}
 
-  /// Pieces that a warp adds up together: with edges 128 columns, which have one scale.
+  /// Pieces of one owner: with edges 128 columns, which have one scale.
   static constexpr int kTogether = Config::kEdges ? 2 : 1;
 
   /// Finds where a piece goes, by one thread a piece, before the previous launch is done.
@@ -114,7 +114,7 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
     }
   }
 
-  /// Where a row's columns of kTogether pieces go.
+  /// Where a row's 64 columns of a piece go.
   struct Place {
     Element* out;
     float* lse;
@@ -142,13 +142,13 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
 
   /// Waits for what other CTAs send to this CTA, adds it up in the order of ranks, and writes the sum.
   __device__ __forceinline__ void receive() const {
-    int piece = part_.first + static_cast<int>(threadIdx.x) / 32 * kTogether;
+    int piece = part_.first + static_cast<int>(threadIdx.x) / 32;
     if (piece >= part_.end) return;
     Place place = place_of(piece);
     ptx::wait_for_cluster(shared_.team.received, 0);
     while (true) {
       add_up(piece, place);
-      piece += Config::kComputeThreads / 32 * kTogether;
+      piece += Config::kComputeThreads / 32;
       if (piece >= part_.end) return;
       place = place_of(piece);
     }
@@ -164,16 +164,14 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
     const float base = sm90::finite_or_zero(max);
     const Piece* from = incoming(shared_) + (piece - part_.first);
     float sum = 0;
-    float x[2 * kTogether][8] = {};
+    float x[2][8] = {};
 #pragma unroll 2
     for (int rank = 0; rank < part_.size; ++rank, from += part_.room) {
       const float4 of_row = of_rank(rank);
       const float weight = sm90::exp2_fast(of_row.x - base);
       sum += of_row.y * weight;
-#pragma unroll
-      for (int i = 0; i < 2 * kTogether; ++i) {
-        sm90::add_packet(x[i], from[i / 2][i % 2][lane], weight * of_row.z);
-      }
+      sm90::add_packet(x[0], (*from)[0][lane], weight * of_row.z);
+      sm90::add_packet(x[1], (*from)[1][lane], weight * of_row.z);
     }
     const sm90::RowScale scale = sm90::finish_row(max, sum);
     if (piece % TeamPart::kPiecesOfEight == 0 && lane % 4 == 0 && place.live) {
@@ -188,12 +186,17 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
     }
     if constexpr (Config::kEdges) {
       place.edge.turn(x);
-      place.edge.write(x, args_.edges, place.live);
+      if (args_.edges.codes != nullptr) {
+        constexpr int kFirstPair = 8;  // a named barrier; warps 2 i and 2 i + 1 have two pieces of an owner
+        const int warp = static_cast<int>(threadIdx.x) / 32;
+        auto& largest = shared_.team.largest;
+        place.edge.write(x, args_.edges, place.live, largest[warp], largest[warp ^ 1], kFirstPair + warp / 2);
+      }
       if (args_.output.out == nullptr) return;
     }
     const bool aligned = sm90::is_aligned(place.out);
 #pragma unroll
-    for (int i = 0; i < 2 * kTogether; ++i) {
+    for (int i = 0; i < 2; ++i) {
       std::uint32_t words[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) words[k] = sm90::pack<Element>(x[i][2 * k], x[i][2 * k + 1]);
@@ -257,6 +260,7 @@ __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
       piece >= 0 && piece < TeamPart::kMostPieces) {
     Warpgroup::route(shared, part, piece);
   }
+  if constexpr (Config::kEdges) sm90::fetch_constants(args.edges);
   __syncthreads();
   const TeamPart& kept = shared.team.part;
   sm90::wait_for_launch_before();

@@ -309,9 +309,16 @@ std::vector<BenchCase> sparse_v4_edges() {
   std::vector<BenchCase> cases;
   for (int heads : {16, 64, 128}) {
     for (int batch : {1, 8, 64, 128}) {
-      cases.push_back(v4_case(batch, 1, heads, 512, 64, 1 << 20));
-      cases.push_back(cases.back());
-      cases.back().edges = true;
+      const BenchCase plain = v4_case(batch, 1, heads, 512, 64, 1 << 20);
+      const auto add = [&](runtime::BenchEdges edges) {
+        cases.push_back(plain);
+        cases.back().edges = edges;
+      };
+      add({});
+      add({.query = true, .output = true});
+      if (batch != 1 && batch != 128) continue;
+      add({.query = true, .output = false});
+      add({.query = false, .output = true});
     }
   }
   return cases;
@@ -456,7 +463,9 @@ std::string name_of(const BenchCase& c) {
                         extra.indexed ? extra.topk : c.extra_tokens, extra.page_size);
     if (extra.format) page += fmt::format(" {}", to_string(*extra.format));
   }
-  if (c.edges) page += " edges";
+  if (c.edges.any()) {
+    page += c.edges.query && c.edges.output ? " edges" : c.edges.query ? " query edge" : " output edge";
+  }
   return shape +
          (sparse.enabled ? fmt::format("topk{}", sparse.topk)
                          : fmt::format("s_k{} {}", c.mean_length, c.distribution)) +

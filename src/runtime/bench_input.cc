@@ -346,7 +346,7 @@ Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int
   return input;
 }
 
-Status add_edges(BenchInput& input, std::uint64_t seed, const Executor& executor) {
+Status add_edges(BenchInput& input, BenchEdges edges, std::uint64_t seed, const Executor& executor) {
   constexpr int kPositions = 65536, kColumns = 64, kMostGroups = 8, kPadding = 4;
   const auto& [query, cache, sparse, options] = input.problem;
   const Device device = device_of(executor);
@@ -377,14 +377,19 @@ Status add_edges(BenchInput& input, std::uint64_t seed, const Executor& executor
   Rotation rotation;
   rotation.positions = {input.positions.data(), Dtype::kI32, {query.batch, query.tokens}, device};
   rotation.table = {input.table.data(), Dtype::kF32, {kPositions, kColumns}, device};
-  input.inputs.q_norm = 1e-6F;
-  input.inputs.q_rotate = input.inputs.out_rotate = rotation;
+  input.problem.options.q_edge = edges.query;
+  input.problem.options.out_edge = edges.output;
+  if (edges.query) {
+    input.inputs.q_norm = 1e-6F;
+    input.inputs.q_rotate = rotation;
+  }
+  if (!edges.output) return {};
+  input.inputs.out_rotate = rotation;
   Fp8Output& fp8 = input.outputs.out_fp8;
   fp8.codes = {input.codes.data(), Dtype::kU8, {tokens, groups, columns}, device};
   fp8.codes.strides = {columns, tokens * columns, 1};
   fp8.scales = {input.scales.data(), Dtype::kF32, {groups, columns / 128, padded}, device};
   input.outputs.out = {};
-  input.problem.options.q_edge = input.problem.options.out_edge = true;
   return {};
 }
 

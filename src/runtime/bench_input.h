@@ -38,9 +38,15 @@ Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int
                                     std::uint64_t seed, const Executor& executor, int shared_tokens = 0,
                                     int extra_tokens = 0);
 
-/// Gives the input DeepSeek V4's edges: query norm, rotations of the last 64 columns, and in place of `out`
-/// an FP8 output with scales for 128 columns and up to eight groups of heads.
-Status add_edges(BenchInput& input, std::uint64_t seed, const Executor& executor);
+/// Which edges of the layer a call has.
+struct BenchEdges {
+  bool query = false, output = false;
+
+  bool any() const { return query || output; }
+};
+/// Gives the input DeepSeek V4's edges: query norm and rotation of the last 64 columns; the inverse rotation,
+/// and in place of `out` an FP8 output with scales for 128 columns and up to eight groups of heads.
+Status add_edges(BenchInput& input, BenchEdges edges, std::uint64_t seed, const Executor& executor);
 
 /// The query tokens of an input of one request and indices, as a sparse prefill. A plain cache with pages of
 /// one token becomes contiguous rows.

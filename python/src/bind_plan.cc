@@ -109,7 +109,7 @@ nb::tuple decode(Plan& plan, DecodeArguments&& given) {
   const WorkStream work(given.q, plan.device(), given.stream);
   check_inputs(either(given.check_inputs, plan.checks_inputs()), plan.problem(), inputs, given.q,
                plan.device(), work.handle());
-  nb::tuple result = plan.decode(inputs, std::move(given), work.handle());
+  nb::tuple result = plan.decode(inputs, arrays.out_fp8(), std::move(given), work.handle());
   work.finish();
   return result;
 }

@@ -9,6 +9,7 @@
 #include "core/message.h"
 #include "core/validate.h"
 #include "dispatch/checked.h"
+#include "dispatch/layer_edges.h"
 #include "dispatch/on_backend.h"
 #include "dispatch/select.h"
 #include "plan/chosen_kernel.h"
@@ -70,6 +71,18 @@ struct Lengths {
     return view;
   }
 };
+
+/// The bytes of a call's workspace, and where those of its edges begin.
+struct WorkspaceSize {
+  std::size_t bytes, edges;
+};
+template <class Choice>
+WorkspaceSize workspace_of(const Choice& choice) {
+  const std::size_t own = choice.selection.workspace_bytes, edges = edge_room(choice.problem).bytes();
+  if (edges == 0) return {own, own};
+  const std::size_t begin = (own + 255) / 256 * 256;
+  return {begin + edges, begin};
+}
 
 /// Checks what schedule() is given, and holds this rank's tokens in the plan.
 template <class Choice>
@@ -198,7 +211,7 @@ std::size_t Plan::plan_bytes() const {
 }
 
 std::size_t Plan::workspace_bytes() const {
-  return choice_->selection.workspace_bytes;
+  return workspace_of(*choice_).bytes;
 }
 
 Status Plan::schedule(const PlanLengths& lengths, Memory plan) const {
@@ -239,14 +252,19 @@ Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
   const auto& [problem, executor, device, selection] = *choice_;
   FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
-  FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, selection.workspace_bytes));
-  FLASHLATENT_RETURN_IF_ERROR(expect_apart(inputs, outputs, {plan.data, selection.plan_bytes},
-                                           {workspace.data, selection.workspace_bytes}, device));
+  const WorkspaceSize size = workspace_of(*choice_);
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, size.bytes));
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect_apart(inputs, outputs, {plan.data, selection.plan_bytes}, {workspace.data, size.bytes}, device));
   if (problem.query.batch == 0) return {};
-  FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* kernel,
-                               kernel_of_call(*selection.kernel, problem, inputs, outputs, executor.kernel));
+  const LayerEdges edges(problem, inputs, outputs, fused_edges(selection, problem, inputs, outputs),
+                         static_cast<std::byte*>(workspace.data) + size.edges);
+  FLASHLATENT_ASSIGN_OR_RETURN(
+      const DecodeKernel* kernel,
+      kernel_of_call(*selection.kernel, problem, edges.inputs(), edges.outputs(), executor.kernel));
   const Executor here = on_stream(executor, stream_);
   FLASHLATENT_RETURN_IF_ERROR(check_call(check_inputs_, problem, inputs, here));
+  FLASHLATENT_RETURN_IF_ERROR(edges.before(here));
   FLASHLATENT_ASSIGN_OR_RETURN(schedule::HeldTokens held,
                                hold_tokens(problem, selection, inputs.cache_seqlens,
                                            {workspace.data, selection.workspace_bytes}, here));
@@ -254,24 +272,30 @@ Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
   schedule::ChosenKernel choice;
   if (near.kernel != nullptr) {
     FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* of_near,
-                                 kernel_of_call(*near.kernel, problem, inputs, outputs, executor.kernel));
+                                 kernel_of_call(*near.kernel, problem, edges.inputs(), edges.outputs(), {}));
     choice = {near.memory.chosen(plan.data), schedule::KernelRange::kNear};
     const Memory near_plan{near.memory.near(plan.data), near.memory.near_offset};
     FLASHLATENT_RETURN_IF_ERROR(
-        of_near->launch({problem, inputs, outputs, near.geometry, selection.prefix, near_plan, workspace,
-                         here, /*max_logits=*/{}, held, choice}));
+        of_near->launch({problem, edges.inputs(), edges.outputs(), near.geometry, selection.prefix, near_plan,
+                         workspace, here, /*max_logits=*/{}, held, choice}));
     choice.mine = schedule::KernelRange::kFar;
   }
   const schedule::Geometry g = schedule::with_lengths(selection.geometry, lengths_of(problem, inputs));
-  return kernel->launch({problem, inputs, outputs, g, selection.prefix, plan, workspace, here,
-                         /*max_logits=*/{}, held, choice});
+  FLASHLATENT_RETURN_IF_ERROR(
+      kernel->launch({problem, edges.inputs(), edges.outputs(), g, selection.prefix, plan, workspace, here,
+                      /*max_logits=*/{}, held, choice}));
+  return edges.behind(here);
 }
 
 Result<std::string> Plan::running_kernel(const DecodeInputs& inputs, const DecodeOutputs& outputs) const {
   const auto& [problem, executor, device, selection] = *choice_;
   FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device));
-  FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* kernel,
-                               kernel_of_call(*selection.kernel, problem, inputs, outputs, executor.kernel));
+  // The room of edges is aligned, as in the workspace; nothing is read there.
+  const LayerEdges edges(problem, inputs, outputs, fused_edges(selection, problem, inputs, outputs),
+                         reinterpret_cast<void*>(std::uintptr_t{256}));
+  FLASHLATENT_ASSIGN_OR_RETURN(
+      const DecodeKernel* kernel,
+      kernel_of_call(*selection.kernel, problem, edges.inputs(), edges.outputs(), executor.kernel));
   return std::string(kernel->name);
 }
 

@@ -47,6 +47,12 @@ enum class Architecture : std::uint8_t {
   kSm90a,  ///< NVIDIA Hopper: compute capability 9.0, with wgmma and TMA.
 };
 
+/// Which edges of the layer a kernel has in its own passes (DecodeInputs::q_norm, q_rotate, out_rotate,
+/// DecodeOutputs::out_fp8).
+struct FusedEdges {
+  bool query = false, output = false;
+};
+
 struct DecodeKernel {
   const char* name;
   Architecture architecture;
@@ -72,6 +78,10 @@ struct DecodeKernel {
   std::optional<std::string> (*declines_turns)(const DecodeProblem&) = nullptr;
   /// Does a launch leave if the plan has chosen the call's other kernel (DecodeCall::choice)?
   bool leaves = false;
+  /// The edges that `launch` sees to for a call of this geometry with these tensors. What it leaves out is a
+  /// launch of its own, and absent from the tensors that it gets. Null: it leaves out all.
+  FusedEdges (*fuses)(const DecodeProblem&, const schedule::Geometry&, const DecodeInputs&,
+                      const DecodeOutputs&) = nullptr;
 
   constexpr Backend backend() const {
     return architecture == Architecture::kHost ? Backend::kCpu : Backend::kCuda;

@@ -68,4 +68,22 @@ inline std::int64_t wave_rows(const IndexCall& call) {
   return std::min(call.rows(), std::max<std::int64_t>(fit, kMostGroupRows));
 }
 
+/// Keys of which a CTA that chooses keeps the upper halves in shared memory.
+inline constexpr int kHeldKeys = 32 * 1024;
+/// CTAs of a cluster that choose for one query token.
+inline constexpr int kMostSelectTeam = 8;
+/// Where CTAs are idle, each takes so many keys of a query token at least: they also wait for one another.
+inline constexpr int kLeastOfSelectTeam = 8 * 1024;
+
+/// CTAs that choose for a query token, two of them on a multiprocessor.
+inline int select_team(const IndexCall& call, int rows, int processors) {
+  int team = 1;
+  const auto doubles = [&] {
+    const bool idle = 2 * std::int64_t{rows} * team <= 2 * std::int64_t{processors};
+    return call.span > team * kHeldKeys || (idle && call.span > team * kLeastOfSelectTeam);
+  };
+  while (team < kMostSelectTeam && doubles()) team *= 2;
+  return team;
+}
+
 }  // namespace flashlatent::cuda::indexer

@@ -89,12 +89,11 @@ Status keys_map(const IndexCall& call, CUtensorMap& map) {
 }
 
 template <bool kTeam>
-Status launch_selection(const SelectArguments& arguments, int rows, const Executor& executor) {
-  constexpr int kCtas = kTeam ? kSelectTeam : 1;
+Status launch_selection(const SelectArguments& arguments, int rows, int team, const Executor& executor) {
   constexpr CompiledKernel kKernel = {[] { return reinterpret_cast<const void*>(select_kernel<kTeam>); },
                                       kSelectThreads, sizeof(SelectShared)};
   FLASHLATENT_RETURN_IF_ERROR(prefer_shared_memory<select_kernel<kTeam>>(executor.device));
-  return launch_ctas(kKernel, rows * kCtas, kCtas, executor, {&arguments});
+  return launch_ctas(kKernel, rows * team, team, executor, {&arguments});
 }
 
 }  // namespace
@@ -128,10 +127,9 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
                                     ? launch_scores<32>(arguments, map, 2 * processors, executor)
                                     : launch_scores<64>(arguments, map, 2 * processors, executor));
     const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first)};
-    // Few query tokens of long contexts: several CTAs each, as long as each has a multiprocessor.
-    const bool team = rows * kSelectTeam <= processors && call.span > 2 * kUnsampled && call.best_blocks == 0;
-    FLASHLATENT_RETURN_IF_ERROR(team ? launch_selection<true>(select, rows, executor)
-                                     : launch_selection<false>(select, rows, executor));
+    const int team = select_team(call, rows, processors);
+    FLASHLATENT_RETURN_IF_ERROR(team > 1 ? launch_selection<true>(select, rows, team, executor)
+                                         : launch_selection<false>(select, rows, team, executor));
   }
   return {};
 }

@@ -46,11 +46,6 @@ __device__ __forceinline__ std::uint32_t rank_in_cluster() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-__device__ __forceinline__ std::uint32_t ctas_of_cluster() {
-  std::uint32_t ctas;
-  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(ctas));
-  return ctas;
-}
 /// A barrier of all threads of all CTAs of the cluster.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");

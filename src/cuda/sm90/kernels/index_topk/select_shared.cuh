@@ -3,7 +3,7 @@
 
 #include "cuda/sm90/kernels/index_topk/config.h"
 #include "cuda/sm90/ptx/barrier.cuh"
-#include "cuda/sm90/ptx/remote.cuh"
+#include "cuda/sm90/ptx/team_store.cuh"
 
 namespace flashlatent::cuda::indexer {
 

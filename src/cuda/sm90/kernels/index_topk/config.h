@@ -8,13 +8,27 @@
 
 namespace flashlatent::cuda::indexer {
 
-/// Keys of a stage, 64 for each of two warpgroups.
-inline constexpr int kTile = 128;
-inline constexpr int kWarpgroups = 2, kConsumers = kWarpgroups * 128, kThreads = kConsumers + 32;
-/// Query tokens that a CTA holds, which share a request's keys.
-inline constexpr int kMostGroupRows = 6;
-/// Two CTAs of a multiprocessor share its 227 KB, of which each has 1 KB for itself.
-inline constexpr int kMostShared = 112 * 1024;
+/// A CTA that scores: warpgroups that each multiply 64 keys of a stage's, and a warp that loads. With one or
+/// two products a tile of keys memory binds, and two small CTAs a multiprocessor share out little work evenly.
+/// With more products tensor cores bind: four warpgroups of one CTA share more query tokens, and a warp's
+/// registers hold two products at a time.
+template <int kWarpgroupCount>
+struct ScoreConfig {
+  static constexpr int kWarpgroups = kWarpgroupCount, kConsumers = kWarpgroups * 128;
+  static constexpr int kTile = kWarpgroups * 64;  ///< Keys of a stage.
+  static constexpr bool kPairs = kWarpgroups == 4;
+  static constexpr int kLoaders = kPairs ? 128 : 32;  ///< setmaxnreg is for whole warpgroups.
+  static constexpr int kThreads = kConsumers + kLoaders;
+  static constexpr int kCtas = kPairs ? 1 : 2;  ///< Of a multiprocessor.
+  /// A launch gives 96 to each thread: a multiple of 8, and five warps share the 16,384 of a quarter. What
+  /// loaders give back is all that scorers can take.
+  static constexpr int kScorerRegisters = 112, kLoaderRegisters = 32;
+  static_assert(!kPairs || kConsumers * kScorerRegisters + kLoaders * kLoaderRegisters <= kThreads * 96);
+  static constexpr int kMostGroupRows = kPairs ? 12 : 2;  ///< Query tokens that share a request's keys.
+  /// A multiprocessor has 227 KB; two CTAs share it, each with 1 KB for itself.
+  static constexpr int kMostShared = kPairs ? 227 * 1024 : 112 * 1024;
+};
+inline constexpr int kMostTile = ScoreConfig<4>::kTile, kMostGroupRows = ScoreConfig<4>::kMostGroupRows;
 /// Together 96 KB of keys are on their way to a multiprocessor.
 FLASHLATENT_HOST_DEVICE constexpr int stages_of(IndexFormat format) {
   return format == IndexFormat::kFp8_132 ? 3 : 6;
@@ -36,8 +50,9 @@ struct Shape {
   int head_columns = 64;  ///< Heads of a product: 32 or 64; missing ones have weight 0.
   int head_chunks = 1;    ///< Products for all heads.
   int group_rows = 1;     ///< Query tokens that a CTA holds.
+  int warpgroups = 2;     ///< 2 or 4: which ScoreConfig.
 
-  FLASHLATENT_HOST_DEVICE int heads() const { return head_columns * head_chunks; }
+  FLASHLATENT_HOST_DEVICE constexpr int heads() const { return head_columns * head_chunks; }
 };
 
 inline Shape shape_of(const IndexCall& call) {
@@ -45,8 +60,11 @@ inline Shape shape_of(const IndexCall& call) {
   shape.head_columns = call.heads <= 32 ? 32 : 64;
   shape.head_chunks = (call.heads - 1) / shape.head_columns + 1;
   // Query tokens with their own candidates have their own keys.
-  const int most = shape.heads() > 64 ? kMostGroupRows / 2 : kMostGroupRows;
-  shape.group_rows = call.candidates > 0 ? 1 : std::min(most, std::max(1, call.tokens));
+  if (call.candidates > 0) return shape;
+  const int each = call.ragged ? (call.tokens - 1) / std::max(1, call.batch) + 1 : call.tokens;
+  shape.warpgroups = each > ScoreConfig<2>::kMostGroupRows ? 4 : 2;
+  const int held = shape.warpgroups == 4 ? ScoreConfig<4>::kMostGroupRows : ScoreConfig<2>::kMostGroupRows;
+  shape.group_rows = std::min(shape.heads() > 64 ? held / 2 : held, std::max(1, each));
   return shape;
 }
 
@@ -59,7 +77,7 @@ inline std::int64_t groups_of(const IndexCall& call, const Shape& shape) {
 
 /// From the scores of one query token to those of the next.
 inline std::int64_t score_stride(const IndexCall& call) {
-  return std::max<std::int64_t>((std::int64_t{call.span} + kTile - 1) / kTile * kTile, kTile);
+  return std::max<std::int64_t>((std::int64_t{call.span} + kMostTile - 1) / kMostTile * kMostTile, kMostTile);
 }
 
 /// Query tokens whose scores are in the workspace at a time.
@@ -84,6 +102,18 @@ inline int select_team(const IndexCall& call, int rows, int processors) {
   };
   while (team < kMostSelectTeam && doubles()) team *= 2;
   return team;
+}
+
+/// Few query tokens of short contexts: one launch, in which a cluster scores a query token's keys and chooses.
+/// A second launch costs about as much as scoring 1,024 keys more in each CTA.
+inline constexpr int kMostKeysOfTeam = 1024;
+/// CTAs of such a cluster, alone on their multiprocessors; 0: two launches.
+inline int fused_team(const IndexCall& call, int processors) {
+  if (call.heads <= 32 || call.span > kMostSelectTeam * kMostKeysOfTeam) return 0;
+  int team = 2;
+  while (team < kMostSelectTeam && call.span > team * ScoreConfig<4>::kTile) team *= 2;
+  // Clusters do not fill all multiprocessors.
+  return call.rows() * team <= processors - processors / 8 ? team : 0;
 }
 
 }  // namespace flashlatent::cuda::indexer

@@ -6,8 +6,7 @@
 #include "cuda/host/tensor_map.h"
 #include "cuda/index_backend.h"
 #include "cuda/sm90/kernels/index_topk/loader.cuh"
-#include "cuda/sm90/kernels/index_topk/scorer_fp8.cuh"
-#include "cuda/sm90/kernels/index_topk/scorer_mxfp4.cuh"
+#include "cuda/sm90/kernels/index_topk/scorer.cuh"
 #include "cuda/sm90/kernels/index_topk/select.cuh"
 
 namespace flashlatent::cuda {
@@ -16,60 +15,128 @@ namespace indexer {
 
 namespace {
 
-template <int kColumns, IndexFormat kFormat, bool kFp4Query>
-__global__ void __launch_bounds__(kThreads, 2)
+template <class Config, IndexFormat kFormat>
+__device__ __forceinline__ void begin_barriers(Fixed<Config>& fixed) {
+  if (threadIdx.x != 0) return;
+  for (int i = 0; i < stages_of(kFormat); ++i) {
+    ptx::init(fixed.full[i], kLoaderArrivals);
+    ptx::init(fixed.empty[i], Config::kConsumers / 32);
+  }
+  ptx::publish_barriers();
+}
+
+template <class Config, int kColumns, IndexFormat kFormat, bool kFp4Query>
+__global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
     score_kernel(const __grid_constant__ ScoreArguments arguments, const __grid_constant__ CUtensorMap map) {
   extern __shared__ __align__(1024) std::uint8_t score_shared[];
-  const Layout<kFormat, kFp4Query> layout(arguments.shape);
-  auto& fixed = *reinterpret_cast<Fixed*>(score_shared + layout.fixed);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < stages_of(kFormat); ++i) {
-      ptx::init(fixed.full[i], kLoaderArrivals);
-      ptx::init(fixed.empty[i], kConsumers / 32);
-    }
-    ptx::publish_barriers();
-  }
+  const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
+  auto& fixed = *reinterpret_cast<Fixed<Config>*>(score_shared + layout.fixed);
+  begin_barriers<Config, kFormat>(fixed);
   cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();          // the next launch may take its place in the queue
-  const Run run = run_of_cta(arguments, fixed.room);  // its barriers publish the barriers above
-  if (threadIdx.x >= kConsumers) {
-    Loader<kFormat>(arguments, map, run, score_shared + layout.keys, fixed).load();
-  } else if constexpr (kFormat == IndexFormat::kFp8_132) {
-    Fp8Scorer<kColumns, kFp4Query>(arguments, score_shared, layout, fixed).score(run);
+  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
+  const Run run = run_of_cta<Config>(arguments, fixed.room);  // its barriers publish the barriers above
+  if (threadIdx.x >= Config::kConsumers) {
+    if constexpr (Config::kPairs) ptx::give_registers<Config::kLoaderRegisters>();
+    if (threadIdx.x / 32 == Config::kConsumers / 32) {
+      Loader<Config, kFormat>(arguments, map, run, score_shared + layout.keys, fixed).load();
+    }
   } else {
-    Mxfp4Scorer<kColumns, kFp4Query>(arguments, score_shared, layout, fixed).score(run);
+    if constexpr (Config::kPairs) ptx::take_registers<Config::kScorerRegisters>();
+    Scorer<Config, kColumns, kFormat, kFp4Query>(arguments, score_shared, layout, fixed).score(run);
   }
 }
 
-template <int kColumns, IndexFormat kFormat, bool kFp4Query>
-Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int ctas,
+template <class Config, int kColumns, IndexFormat kFormat, bool kFp4Query>
+Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int processors,
                      const Executor& executor) {
-  const Layout<kFormat, kFp4Query> layout(arguments.shape);
+  constexpr auto kKernel = score_kernel<Config, kColumns, kFormat, kFp4Query>;
+  const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
   LaunchShape shape;
-  shape.blocks = ctas;
-  shape.threads = kThreads;
+  shape.blocks = Config::kCtas * processors;
+  shape.threads = Config::kThreads;
   shape.shared_bytes = static_cast<std::size_t>(layout.bytes);
   shape.overlaps_previous = true;
-  FLASHLATENT_RETURN_IF_ERROR(
-      (allow_shared_memory<score_kernel<kColumns, kFormat, kFp4Query>>(kMostShared, executor.device)));
-  FLASHLATENT_RETURN_IF_ERROR(
-      (prefer_shared_memory<score_kernel<kColumns, kFormat, kFp4Query>>(executor.device)));
-  return launch(score_kernel<kColumns, kFormat, kFp4Query>, shape, executor, arguments, map);
+  FLASHLATENT_RETURN_IF_ERROR(allow_shared_memory<kKernel>(Config::kMostShared, executor.device));
+  FLASHLATENT_RETURN_IF_ERROR(prefer_shared_memory<kKernel>(executor.device));
+  return launch(kKernel, shape, executor, arguments, map);
 }
 
-template <int kColumns, IndexFormat kFormat>
-Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int ctas,
+template <class Config, int kColumns, IndexFormat kFormat>
+Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int processors,
                      const Executor& executor) {
-  return arguments.call.fp4_query ? launch_scores<kColumns, kFormat, true>(arguments, map, ctas, executor)
-                                  : launch_scores<kColumns, kFormat, false>(arguments, map, ctas, executor);
+  return arguments.call.fp4_query
+             ? launch_scores<Config, kColumns, kFormat, true>(arguments, map, processors, executor)
+             : launch_scores<Config, kColumns, kFormat, false>(arguments, map, processors, executor);
 }
 
-template <int kColumns>
-Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int ctas,
+template <class Config, int kColumns>
+Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int processors,
                      const Executor& executor) {
   return arguments.call.format == IndexFormat::kFp8_132
-             ? launch_scores<kColumns, IndexFormat::kFp8_132>(arguments, map, ctas, executor)
-             : launch_scores<kColumns, IndexFormat::kMxfp4_68>(arguments, map, ctas, executor);
+             ? launch_scores<Config, kColumns, IndexFormat::kFp8_132>(arguments, map, processors, executor)
+             : launch_scores<Config, kColumns, IndexFormat::kMxfp4_68>(arguments, map, processors, executor);
+}
+
+template <class Config>
+Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int processors,
+                     const Executor& executor) {
+  return arguments.shape.head_columns == 32
+             ? launch_scores<Config, 32>(arguments, map, processors, executor)
+             : launch_scores<Config, 64>(arguments, map, processors, executor);
+}
+
+/// Both launches in one: a cluster has a query token, each CTA a run of its tiles, of which it also chooses.
+/// The CTA itself reads the scores that it has stored.
+template <IndexFormat kFormat, bool kFp4Query>
+__global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
+    fused_kernel(const __grid_constant__ ScoreArguments arguments, const __grid_constant__ CUtensorMap map) {
+  using Config = ScoreConfig<4>;
+  static_assert(Config::kConsumers == kSelectThreads && Config::kTile == kEachOfWarp);
+  extern __shared__ __align__(1024) std::uint8_t fused_shared[];
+  ptx::cluster_arrive();  // waited for before the first store to another CTA
+  const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
+  auto& fixed = *reinterpret_cast<Fixed<Config>*>(fused_shared + layout.fixed);
+  begin_barriers<Config, kFormat>(fixed);
+  const SelectTeam<true> team;
+  const int number = static_cast<int>(blockIdx.x) / team.ctas;
+  __syncthreads();
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
+  const Run run = run_of_row<Config>(arguments, row_of(arguments.call, number), team.rank, team.ctas);
+  if (threadIdx.x >= Config::kConsumers) {
+    ptx::give_registers<Config::kLoaderRegisters>();
+    if (threadIdx.x / 32 == Config::kConsumers / 32) {
+      Loader<Config, kFormat>(arguments, map, run, fused_shared + layout.keys, fixed).load();
+    }
+    return;  // barriers of all threads are of those that have not returned
+  }
+  ptx::take_registers<Config::kScorerRegisters>();
+  Scorer<Config, 64, kFormat, kFp4Query>(arguments, fused_shared, layout, fixed).score(run);
+  __syncthreads();  // all keys have been multiplied: their memory is free
+  auto& shared = *reinterpret_cast<SelectShared*>(fused_shared + layout.keys);
+  clear_columns(shared);
+  __syncthreads();
+  const std::uint32_t* scores = arguments.scores + number * arguments.score_stride;
+  Selector<true>(arguments.call, scores, number, shared, team).choose_all();
+}
+
+template <IndexFormat kFormat, bool kFp4Query>
+Status launch_fused(const ScoreArguments& arguments, const CUtensorMap& map, int team,
+                    const Executor& executor) {
+  using Config = ScoreConfig<4>;
+  using SharedLayout = Layout<Config, kFormat, kFp4Query>;
+  constexpr int kMost = 2 * 64 * index_keys::kDim + static_cast<int>(sizeof(SelectShared));
+  static_assert(kMost <= Config::kMostShared && SharedLayout({64, 2, 1, 4}).bytes <= kMost);
+  constexpr CompiledKernel kKernel = {
+      [] { return reinterpret_cast<const void*>(fused_kernel<kFormat, kFp4Query>); }, Config::kThreads, kMost};
+  return launch_ctas(kKernel, static_cast<int>(arguments.rows) * team, team, executor, {&arguments, &map});
+}
+
+template <IndexFormat kFormat>
+Status launch_fused(const ScoreArguments& arguments, const CUtensorMap& map, int team,
+                    const Executor& executor) {
+  return arguments.call.fp4_query ? launch_fused<kFormat, true>(arguments, map, team, executor)
+                                  : launch_fused<kFormat, false>(arguments, map, team, executor);
 }
 
 /// The map of fp8_132 keys, with boxes of keys_of_run() keys; nothing if no keys are copied by boxes.
@@ -110,10 +177,18 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   FLASHLATENT_ASSIGN_OR_RETURN(const int processors, multiprocessors(executor.device));
   auto* scores = static_cast<std::uint32_t*>(workspace.data);
-  const Shape shape = shape_of(call);
+  Shape shape = shape_of(call);
   const std::int64_t wave = wave_rows(call);
   CUtensorMap map;
   FLASHLATENT_RETURN_IF_ERROR(keys_map(call, map));
+  if (const int team = fused_team(call, processors); team > 0) {
+    shape.group_rows = 1;
+    const int rows = static_cast<int>(call.rows());
+    const ScoreArguments arguments{call, shape, scores, score_stride(call), 0, rows, rows};
+    return call.format == IndexFormat::kFp8_132
+               ? launch_fused<IndexFormat::kFp8_132>(arguments, map, team, executor)
+               : launch_fused<IndexFormat::kMxfp4_68>(arguments, map, team, executor);
+  }
   for (std::int64_t first = 0; first < call.rows(); first += wave) {
     const int rows = static_cast<int>(std::min(wave, call.rows() - first));
     const ScoreArguments arguments{call,
@@ -123,9 +198,9 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
                                    static_cast<int>(first),
                                    rows,
                                    static_cast<int>(groups_of(call, shape))};
-    FLASHLATENT_RETURN_IF_ERROR(shape.head_columns == 32
-                                    ? launch_scores<32>(arguments, map, 2 * processors, executor)
-                                    : launch_scores<64>(arguments, map, 2 * processors, executor));
+    FLASHLATENT_RETURN_IF_ERROR(shape.warpgroups == 4
+                                    ? launch_scores<ScoreConfig<4>>(arguments, map, processors, executor)
+                                    : launch_scores<ScoreConfig<2>>(arguments, map, processors, executor));
     const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first)};
     const int team = select_team(call, rows, processors);
     FLASHLATENT_RETURN_IF_ERROR(team > 1 ? launch_selection<true>(select, rows, team, executor)

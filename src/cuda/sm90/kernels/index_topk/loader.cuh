@@ -39,12 +39,12 @@ __device__ __forceinline__ int most_seen(const IndexCall& call, const Group& gro
   return most;
 }
 
-template <IndexFormat kFormat>
+template <class Config, IndexFormat kFormat>
 class Loader {
  public:
   /// `map`: the map of fp8_132 keys, with boxes of keys_of_run() keys.
   __device__ __forceinline__ Loader(const ScoreArguments& arguments, const CUtensorMap& map, const Run& run,
-                                    std::uint8_t* ring, Fixed& fixed)
+                                    std::uint8_t* ring, Fixed<Config>& fixed)
       : call_(arguments.call),
         map_(map),
         ring_(ring),
@@ -64,7 +64,7 @@ class Loader {
   }
 
  private:
-  static constexpr int kBytes = index_keys::data_bytes(kFormat), kParts = kTile / 32,
+  static constexpr int kTile = Config::kTile, kBytes = index_keys::data_bytes(kFormat), kParts = kTile / 32,
                        kStages = stages_of(kFormat);
 
   /// Page numbers are loaded two tiles before they are used. `find` fills a Place, `copy` copies its tile.
@@ -211,8 +211,8 @@ class Loader {
   const IndexCall& call_;
   const CUtensorMap& map_;
   std::uint8_t* ring_;
-  Fixed& fixed_;
-  Walk ahead_;
+  Fixed<Config>& fixed_;
+  Walk<Config> ahead_;
   const int tiles_;
   const int lane_ = threadIdx.x % 32;
   int last_group_ = -1, most_ = 0;

@@ -39,6 +39,7 @@ struct BlockKeys {
     if (block == newest) return 0xFFFFFFFFU;
     const int begin = block * size, end = min(begin + size, places);
     std::uint32_t best = kNoToken;
+#pragma unroll 1
     for (int i = begin; i < end; ++i) best = max(best, scores[i]);
     return best;
   }
@@ -59,18 +60,21 @@ __device__ __forceinline__ void clear_columns(SelectShared& shared) {
 template <bool kTeam>
 class Selector {
  public:
-  __device__ __forceinline__ Selector(const SelectArguments& arguments, SelectShared& shared,
-                                      const SelectTeam<kTeam>& team)
-      : call_(arguments.call), shared_(shared), team_(team) {
-    const int number = static_cast<int>(blockIdx.x) / team.ctas;
-    row_ = row_of(call_, arguments.first_row + number);
-    if (row_.count > 0) {
-      places_ =
-          call_.candidates > 0 ? call_.span : call_.visible(row_.request, row_.token, row_.own, row_.count);
-    }
-    scores_ = arguments.scores + number * arguments.score_stride;
+  /// `scores`: those of query token `row` of the call.
+  __device__ __forceinline__ Selector(const IndexCall& call, const std::uint32_t* scores, int row,
+                                      SelectShared& shared, const SelectTeam<kTeam>& team)
+      : call_(call), shared_(shared), team_(team), row_(row_of(call, row)), scores_(scores) {
+    if (row_.count == 0) return;
+    places_ = call.candidates > 0 ? call.span : call.visible(row_.request, row_.token, row_.own, row_.count);
   }
 
+  __device__ __forceinline__ void choose_all() const {
+    choose_tokens();
+    if (call_.best_blocks > 0) choose_blocks();
+    if (call_.all_scores.data != nullptr) write_all_scores();
+  }
+
+ private:
   /// The columns are cleared; a barrier of the CTA comes first.
   __device__ __forceinline__ void choose_tokens() const {
     const Chosen chosen = choose<kTeam>(shared_, team_, ScoreKeys{scores_}, places_, call_.topk, true);
@@ -123,7 +127,6 @@ class Selector {
     }
   }
 
- private:
   /// The newest token that exists, mostly the last one; -1: there is none.
   __device__ __forceinline__ int newest_token() const {
     int newest = -1;
@@ -142,9 +145,9 @@ class Selector {
   const IndexCall& call_;
   SelectShared& shared_;
   const SelectTeam<kTeam>& team_;
-  IndexRow row_;
+  const IndexRow row_;
+  const std::uint32_t* const scores_;
   int places_ = 0;
-  const std::uint32_t* scores_ = nullptr;
 };
 
 /// A CTA a query token; with kTeam a cluster.
@@ -159,10 +162,9 @@ __global__ void __launch_bounds__(kSelectThreads, 2)
   __syncthreads();
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
-  const Selector<kTeam> selector(arguments, shared, team);
-  selector.choose_tokens();
-  if (arguments.call.best_blocks > 0) selector.choose_blocks();
-  if (arguments.call.all_scores.data != nullptr) selector.write_all_scores();
+  const int number = static_cast<int>(blockIdx.x) / team.ctas;
+  const std::uint32_t* scores = arguments.scores + number * arguments.score_stride;
+  Selector<kTeam>(arguments.call, scores, arguments.first_row + number, shared, team).choose_all();
 }
 
 }  // namespace flashlatent::cuda::indexer

@@ -31,12 +31,12 @@ template <class Keys>
 __device__ __forceinline__ Marks marks_of(const SelectShared& shared, const RangeKeys<Keys>& keys, int first,
                                           std::uint32_t threshold) {
   const Eight eight = keys.eight(shared, first);
-  const std::uint32_t half = threshold >> 16;
+  const std::uint32_t half = threshold >> 16, most = threshold | 0xFFFF;
   Marks marks;
 #pragma unroll
   for (int k = 0; k < kEachOfLane / 2; ++k) {
-    if ((eight.words[k] & 0xFFFF) > half) marks.better |= 1U << 2 * k;
-    if (eight.words[k] >> 16 > half) marks.better |= 2U << 2 * k;
+    if (eight.words[k] << 16 > most) marks.better |= 1U << 2 * k;
+    if (eight.words[k] > most) marks.better |= 2U << 2 * k;
   }
   for_equal_halves(eight, first, half, [&](int i) {
     const std::uint32_t key = keys.key(i);

@@ -90,8 +90,23 @@ __device__ __forceinline__ void find_digit(Threshold& threshold, const std::uint
                   static_cast<std::uint32_t>(__shfl_sync(0xFFFFFFFF, digit, source));
 }
 
-__device__ __forceinline__ void count_digit(SelectShared& shared, std::uint32_t digit) {
-  atomicAdd(&shared.columns[digit][threadIdx.x % 32], 1U);
+/// Counts a digit in this lane's column. `bytes`: the digit times the bytes of a row of columns, in these
+/// bits; others are ignored.
+inline constexpr int kColumnsShift = 7;
+static_assert(sizeof(SelectShared::columns) == kDigits << kColumnsShift);
+__device__ __forceinline__ void count_bits(SelectShared& shared, std::uint32_t bytes) {
+  constexpr std::uint32_t kBits = (kDigits - 1) << kColumnsShift;
+  auto* columns = reinterpret_cast<std::uint8_t*>(shared.columns);
+  atomicAdd(reinterpret_cast<std::uint32_t*>(columns + ((bytes & kBits) | threadIdx.x % 32 * 4)), 1U);
+}
+/// Counts the digit in bits `kBegin` to `kBegin` + 7.
+template <int kBegin>
+__device__ __forceinline__ void count_digit(SelectShared& shared, std::uint32_t word) {
+  if constexpr (kBegin >= kColumnsShift) {
+    count_bits(shared, word >> (kBegin - kColumnsShift));
+  } else {
+    count_bits(shared, word << (kColumnsShift - kBegin));
+  }
 }
 
 /// The upper halves of eight neighbouring keys, in order.
@@ -144,9 +159,14 @@ __device__ __forceinline__ void count_first_digits(SelectShared& shared, const R
             make_uint2(upper_halves(x[i].x, x[i].y), upper_halves(x[i].z, x[i].w));
       }
       const std::uint32_t each[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
+      if (at + 4 <= keys.range.count) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (at + j < keys.range.count) count_digit(shared, each[j] >> 24);
+        for (std::uint32_t key : each) count_digit<24>(shared, key);
+      } else {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (at + j < keys.range.count) count_digit<24>(shared, each[j]);
+        }
       }
     }
   }
@@ -171,8 +191,8 @@ __device__ __forceinline__ void count_second_digits(SelectShared& shared, const 
   for_all_eights(shared, keys, [&](int, const Eight& eight) {
 #pragma unroll
     for (std::uint32_t word : eight.words) {
-      if ((word >> 8 & 0xFF) == known) count_digit(shared, word & 0xFF);
-      if (word >> 24 == known) count_digit(shared, word >> 16 & 0xFF);
+      if ((word & 0xFF00) == known << 8) count_digit<0>(shared, word);
+      if (word >> 24 == known) count_digit<16>(shared, word);
     }
   });
 }
@@ -200,7 +220,7 @@ __device__ __forceinline__ void count_later_digits(SelectShared& shared, const R
   for_all_eights(shared, keys, [&](int first, const Eight& eight) {
     for_equal_halves(eight, first, half, [&](int i) {
       const std::uint32_t key = keys.key(i);
-      if (kKnown == 2 || key >> (32 - kKnown * kDigitBits) == known) count_digit(shared, key >> kShift & 0xFF);
+      if (kKnown == 2 || key >> (32 - kKnown * kDigitBits) == known) count_digit<kShift>(shared, key);
     });
   });
 }

@@ -28,12 +28,8 @@ struct KeyTile {
     KeyRows result;
     if constexpr (kFormat == IndexFormat::kFp8_132) {
       result.scale = __uint_as_float(scales[lane / 4 + (lane & 1) * 8]);
-      // Lane i names row i % 8 of matrix i / 8: rows 0 to 7 and 8 to 15, then their next 16 bytes.
-      const std::uint32_t row = ptx::shared_address(rows + lane % 16 * index_keys::kDim);
 #pragma unroll
-      for (int i = 0; i < index_keys::kGroups; ++i) {
-        ptx::load_matrices(keys.fragments[i], row + ((2 * i + lane / 16) ^ (lane & 7)) * 16);
-      }
+      for (int i = 0; i < index_keys::kGroups; ++i) load_step(keys.fragments[i], i);
     } else {
       int bases[2];
 #pragma unroll
@@ -54,15 +50,13 @@ struct KeyTile {
   /// relative to the row's scale that read() returned.
   __device__ __forceinline__ void multiply_rarely(float (&part)[4], float (&factors)[2], int group,
                                                   const std::uint8_t* head_row) const {
-    Keys keys;
     if constexpr (kFormat == IndexFormat::kFp8_132) {
-      read(keys, {true, true});
-#pragma unroll
-      for (int i = 0; i < index_keys::kGroups; ++i) {
-        if (i == group) multiply_rare_step(part, keys.fragments[i], head_row, i, lane);
-      }
+      std::uint32_t fragment[4];
+      load_step(fragment, group);
+      multiply_rare_step(part, fragment, head_row, group, lane);
       factors[0] = factors[1] = 1;
     } else {
+      Keys keys;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const std::uint32_t word = scales[lane / 4 + half * 8];
@@ -80,6 +74,11 @@ struct KeyTile {
   }
 
  private:
+  /// Lane i names row i % 8 of matrix i / 8: rows 0 to 7 and 8 to 15, then their next 16 bytes.
+  __device__ __forceinline__ void load_step(std::uint32_t (&fragment)[4], int step) const {
+    const std::uint32_t row = ptx::shared_address(rows + lane % 16 * index_keys::kDim);
+    ptx::load_matrices(fragment, row + ((2 * step + lane / 16) ^ (lane & 7)) * 16);
+  }
   __device__ __forceinline__ int own_scale(std::uint32_t word) const {
     return static_cast<int>(word >> 8 * (lane % 4) & 0xFF);
   }

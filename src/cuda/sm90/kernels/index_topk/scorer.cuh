@@ -136,8 +136,9 @@ class Scorer {
     float first[kColumns / 2];
     if constexpr (Config::kPairs) {
       float second[kColumns / 2];
+      int part = 0;
 #pragma unroll 1
-      for (int part = 0; part < parts; part += 2) {
+      do {  // there is a part: its products wait for the keys
         multiply(first, keys, part);
         multiply(second, keys, min(part + 1, parts - 1));
         if (part == 0 && stage >= 0) free_stage(stage);
@@ -147,16 +148,18 @@ class Scorer {
         ptx::wgmma_wait<0>();
         ptx::pin_registers(second);
         if (part + 1 < parts) add_part(sum, second, part + 1, tile);
-      }
+        part += 2;
+      } while (part < parts);
     } else {
+      int part = 0;
 #pragma unroll 1
-      for (int part = 0; part < parts; ++part) {
+      do {
         multiply(first, keys, part);
         if (part == 0 && stage >= 0) free_stage(stage);
         ptx::wgmma_wait<0>();
         ptx::pin_registers(first);
         add_part(sum, first, part, tile);
-      }
+      } while (++part < parts);
     }
   }
 

@@ -93,7 +93,6 @@ __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
   using Config = ScoreConfig<4>;
   static_assert(Config::kConsumers == kSelectThreads && Config::kTile == kEachOfWarp);
   extern __shared__ __align__(1024) std::uint8_t fused_shared[];
-  ptx::cluster_arrive();  // waited for before the first store to another CTA
   const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
   auto& fixed = *reinterpret_cast<Fixed<Config>*>(fused_shared + layout.fixed);
   begin_barriers<Config, kFormat>(fixed);
@@ -116,6 +115,7 @@ __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
   auto& shared = *reinterpret_cast<SelectShared*>(fused_shared + layout.keys);
   clear_columns(shared);
   __syncthreads();
+  ptx::cluster_release();  // waited for before the first store to another CTA, which may still multiply
   const std::uint32_t* scores = arguments.scores + number * arguments.score_stride;
   Selector<true>(arguments.call, scores, number, shared, team).choose_all();
 }
@@ -129,6 +129,7 @@ Status launch_fused(const ScoreArguments& arguments, const CUtensorMap& map, int
   static_assert(kMost <= Config::kMostShared && SharedLayout({64, 2, 1, 4}).bytes <= kMost);
   constexpr CompiledKernel kKernel = {
       [] { return reinterpret_cast<const void*>(fused_kernel<kFormat, kFp4Query>); }, Config::kThreads, kMost};
+  FLASHLATENT_RETURN_IF_ERROR((prefer_shared_memory<fused_kernel<kFormat, kFp4Query>>(executor.device)));
   return launch_ctas(kKernel, static_cast<int>(arguments.rows) * team, team, executor, {&arguments, &map});
 }
 

@@ -62,7 +62,7 @@ struct KeyTile {
         const std::uint32_t word = scales[lane / 4 + half * 8];
         expand(keys, half, 0);
         const int below = Scales(word).largest() - static_cast<int>(word >> 8 * group & 0xFF);
-        factors[half] = exp2f(static_cast<float>(-below));
+        factors[half] = exp2f(static_cast<float>(kMostExponent - below));
       }
 #pragma unroll
       for (int i = 0; i < index_keys::kGroups; ++i) {

@@ -164,7 +164,8 @@ __device__ void load_queries(const ScoreArguments& arguments, const Group& group
               head % columns] = factor;
     }
   }
-  if (thread < group.rows) fixed.seen[thread] = visible(call, group, thread);
+  // Candidates that a query token does not see do not exist.
+  if (thread < group.rows) fixed.seen[thread] = call.candidates > 0 ? call.span : visible(call, group, thread);
 }
 
 }  // namespace flashlatent::cuda::indexer

@@ -47,14 +47,14 @@ class Scorer {
  private:
   static constexpr int kBytes = index_keys::data_bytes(kFormat);
 
-  /// A tile of keys, as this lane sees it: lane 0 of a row's four stores the first row's score, lane 1 the
-  /// second one's.
+  /// A tile of keys, as this lane sees it: of a row's four lanes, even ones store scores of the first row, odd
+  /// ones of the second.
   struct Tile {
-    std::uint32_t* to;  ///< This lane's score for the group's first query token.
-    int place;          ///< Of its key.
+    std::uint32_t* to;  ///< This row's score for the group's first query token.
+    int place;          ///< Of the row's key; kNowhere if it does not exist.
     float scale;
-    bool exists;
   };
+  static constexpr int kNowhere = 0x7FFFFFFF;
 
   /// All warpgroups call it; earlier products must be done.
   __device__ __forceinline__ void bring_queries(const Group& group) const {
@@ -100,7 +100,7 @@ class Scorer {
     const bool there[2] = {exists(stage, row_), exists(stage, row_ + 8)};
     Keys keys;
     const KeyRows rows = key_tile.read(keys, there);
-    const Tile tile = {to, place, rows.scale, (lane_ & 1) != 0 ? there[1] : there[0]};
+    const Tile tile = {to, ((lane_ & 1) != 0 ? there[1] : there[0]) ? place : kNowhere, rows.scale};
     const bool rare =
         apart || (kFormat == IndexFormat::kMxfp4_68 && __any_sync(0xFFFFFFFF, rows.apart[0] || rows.apart[1]));
     score_parts(group, keys, tile, rare ? -1 : stage);
@@ -110,82 +110,124 @@ class Scorer {
     }
   }
 
-  __device__ __forceinline__ void multiply(float (&dots)[kColumns / 2], const Keys& keys, int part) const {
-    const std::uint64_t descriptor = ptx::descriptor_k_major(ptx::shared_address(query(part)));
+  /// `query`: the descriptor of a part's heads.
+  __device__ __forceinline__ void multiply(float (&dots)[kColumns / 2], const Keys& keys,
+                                           std::uint64_t query) const {
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < index_keys::kGroups; ++i) {
-      ptx::WgmmaE4m3<kColumns>::rs(dots, keys.fragments[i], descriptor + i * ptx::kStepOfE4m3, i > 0);
+      ptx::WgmmaE4m3<kColumns>::rs(dots, keys.fragments[i], query + i * ptx::kStepOfE4m3, i > 0);
     }
     ptx::wgmma_commit();
   }
-
-  /// What parts are added to.
-  struct Sum {
-    std::uint32_t* to;
-    int token = 0, chunk = 0;
-    Totals totals = {};
-  };
+  static constexpr std::uint64_t kDescriptorStep = kColumns * index_keys::kDim >> 4;
 
   /// Scores of all query tokens. `stage` is freed when its keys have been read, which products have waited
   /// for; -1: it is still needed.
   __device__ __forceinline__ void score_parts(const Group& group, const Keys& keys, const Tile& tile,
                                               int stage) const {
-    const int parts = group.rows * arguments_.shape.head_chunks;
-    Sum sum = {.to = tile.to};
-    float first[kColumns / 2];
+    const std::uint64_t descriptor = ptx::descriptor_k_major(ptx::shared_address(query(0)));
     if constexpr (Config::kPairs) {
-      float second[kColumns / 2];
-      int part = 0;
-#pragma unroll 1
-      do {  // there is a part: its products wait for the keys
-        multiply(first, keys, part);
-        multiply(second, keys, min(part + 1, parts - 1));
-        if (part == 0 && stage >= 0) free_stage(stage);
-        ptx::wgmma_wait<1>();
-        ptx::pin_registers(first);
-        add_part(sum, first, part, tile);
-        ptx::wgmma_wait<0>();
-        ptx::pin_registers(second);
-        if (part + 1 < parts) add_part(sum, second, part + 1, tile);
-        part += 2;
-      } while (part < parts);
+      score_pairs(group, keys, tile, stage, descriptor);
     } else {
-      int part = 0;
-#pragma unroll 1
-      do {
-        multiply(first, keys, part);
-        if (part == 0 && stage >= 0) free_stage(stage);
-        ptx::wgmma_wait<0>();
-        ptx::pin_registers(first);
-        add_part(sum, first, part, tile);
-      } while (++part < parts);
+      score_singly(group, keys, tile, stage, descriptor);
     }
   }
 
-  __device__ __forceinline__ void add_part(Sum& sum, const float (&dots)[kColumns / 2], int part,
-                                           const Tile& tile) const {
-    add_heads<kColumns>(sum.totals, dots, weights(part), lane_);
-    if (++sum.chunk < arguments_.shape.head_chunks) return;
-    store(sum.to, sum.token, sum.totals, tile, true);
-    sum.to += arguments_.score_stride;
-    sum.totals = {};
-    sum.chunk = 0;
-    ++sum.token;
+  __device__ __forceinline__ void score_singly(const Group& group, const Keys& keys, const Tile& tile,
+                                               int stage, std::uint64_t query) const {
+    const int chunks = arguments_.shape.head_chunks;
+    std::uint32_t* to = tile.to;
+    const float* weights = weights_;
+    int token = 0, chunk = 0;
+    Totals totals;
+#pragma unroll 1
+    do {  // there is a part: its products wait for the keys
+      float dots[kColumns / 2];
+      multiply(dots, keys, query);
+      if (stage >= 0) free_stage(stage);
+      stage = -1;
+      ptx::wgmma_wait<0>();
+      ptx::pin_registers(dots);
+      add_heads<kColumns>(totals, dots, weights, lane_);
+      query += kDescriptorStep;
+      weights += kColumns;
+      if (++chunk < chunks) continue;
+      store(to, token, totals, tile, true);
+      totals = {};
+      to += arguments_.score_stride;
+      chunk = 0;
+      ++token;
+    } while (token < group.rows);
+  }
+
+  /// Two parts at a time, of two query tokens or of one: the second's products run while the first's are
+  /// added. The part behind the last one is whatever lies there, and is not used.
+  __device__ __forceinline__ void score_pairs(const Group& group, const Keys& keys, const Tile& tile,
+                                              int stage, std::uint64_t query) const {
+    const bool one_token = arguments_.shape.head_chunks == 2;
+    std::uint32_t* to = tile.to;
+    if (!one_token && (lane_ & 2) != 0) to += arguments_.score_stride;
+    const std::int64_t step = one_token ? arguments_.score_stride : 2 * arguments_.score_stride;
+    const float* weights = weights_;
+    int token = one_token ? 0 : lane_ >> 1 & 1;  // whose scores this lane stores
+    int left = group.rows;
+#pragma unroll 1
+    do {
+      float first[kColumns / 2], second[kColumns / 2];
+      multiply(first, keys, query);
+      multiply(second, keys, query + kDescriptorStep);
+      if (stage >= 0) free_stage(stage);
+      stage = -1;
+      ptx::wgmma_wait<1>();
+      ptx::pin_registers(first);
+      Totals totals;
+      add_heads<kColumns>(totals, first, weights, lane_);
+      float of_first = 0;
+      if (!one_token) {  // and a place before which ptxas does not wait for the second products
+        of_first = sum_of_row(totals);
+        totals = {};
+      }
+      ptx::wgmma_wait<0>();
+      ptx::pin_registers(second);
+      add_heads<kColumns>(totals, second, weights + kColumns, lane_);
+      const float of_second = sum_of_row(totals);
+      store_pair(to, token, one_token ? of_second : of_first, of_second, tile,
+                 (lane_ & 2) == 0 || (!one_token && left > 1));
+      to += step;
+      query += 2 * kDescriptorStep;
+      weights += 2 * kColumns;
+      token += one_token ? 1 : 2;
+      left -= one_token ? 1 : 2;
+    } while (left > 0);
+  }
+
+  __device__ __forceinline__ void store_score(std::uint32_t* to, int token, float score,
+                                              const Tile& tile) const {
+    *to = tile.place < fixed_.seen[token] ? sortable(score * tile.scale) : kNoToken;
+  }
+  /// Of the sums of two rows, which four lanes share, each lane gives one to its neighbour, and goes on with
+  /// the other one.
+  __device__ __forceinline__ float sum_of_row(const Totals& totals) const {
+    const float first = totals.first[0] + totals.first[1], second = totals.second[0] + totals.second[1];
+    const bool odd = (lane_ & 1) != 0;
+    return (odd ? second : first) + __shfl_xor_sync(0xFFFFFFFF, odd ? first : second, 1);
   }
 
   /// Stores a query token's scores of the two rows that four lanes share. `wanted`: this lane's.
-  __device__ __forceinline__ void store(std::uint32_t* to, int token, const Totals& totals,
-                                        const Tile& tile, bool wanted) const {
-    const float first = totals.first[0] + totals.first[1], second = totals.second[0] + totals.second[1];
-    // Each lane gives one row's sum to its neighbour, and goes on with the other row's.
-    const bool odd = (lane_ & 1) != 0;
-    float mine = (odd ? second : first) + __shfl_xor_sync(0xFFFFFFFF, odd ? first : second, 1);
-    mine += __shfl_xor_sync(0xFFFFFFFF, mine, 2);
-    if (lane_ % 4 >= 2 || !wanted) return;
-    const bool seen =
-        tile.exists && (arguments_.call.candidates > 0 || tile.place < fixed_.seen[token]);
-    *to = seen ? sortable(mine * tile.scale) : kNoToken;
+  __device__ __forceinline__ void store(std::uint32_t* to, int token, const Totals& totals, const Tile& tile,
+                                        bool wanted) const {
+    float sum = sum_of_row(totals);
+    sum += __shfl_xor_sync(0xFFFFFFFF, sum, 2);
+    if (lane_ % 4 < 2 && wanted) store_score(to, token, sum, tile);
+  }
+  /// Stores those of two query tokens: lanes 0 and 1 of a row's four the first one's.
+  __device__ __forceinline__ void store_pair(std::uint32_t* to, int token, float of_first, float of_second,
+                                             const Tile& tile, bool wanted) const {
+    const bool high = (lane_ & 2) != 0;
+    const float sum = (high ? of_second : of_first) +
+                      __shfl_xor_sync(0xFFFFFFFF, high ? of_first : of_second, 2);
+    if (wanted) store_score(to, token, sum, tile);
   }
 
   /// Scores of rows, and of query tokens, whose scales lie too far apart: products of 32 columns at a time,
@@ -193,6 +235,7 @@ class Scorer {
   __device__ __forceinline__ void score_rarely(const Group& group, const KeyTile<kFormat>& keys,
                                                const Tile& tile, const KeyRows& rows) const {
     const int chunks = arguments_.shape.head_chunks;
+    __syncwarp();  // other lanes may have stored what is stored here
     // A lane knows of 32 columns; a row's four lanes know of all.
     const unsigned first_apart = __ballot_sync(0xFFFFFFFF, rows.apart[0]);
     const unsigned second_apart = __ballot_sync(0xFFFFFFFF, rows.apart[1]);

@@ -1,150 +1,138 @@
-// The `wanted` best places of a query token in order: those above the threshold, and of those equal to it the
-// first. Each warp has a run of places, so that places before it are counted, not ordered.
+// The `wanted` best places of a sequence of keys, in order: those above the threshold, and of those equal to
+// it the first. By a CTA. Keys stay in registers if they are no more than a batch; of more keys the first
+// batches stay in shared memory, and others are read again.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/digits.cuh"
 
 namespace flashlatent::cuda::indexer {
 
-/// Chosen places of this CTA, in SelectShared::chosen: number `begin` to begin + count - 1 of the query
-/// token's `total`.
-struct Chosen {
-  int begin, count, total;
+/// Sums for each of a batch's four groups: of lanes before this one, and of warps.
+struct GroupSums {
+  int before[kGroupsOfBatch];  ///< In its group, in all threads before this one.
+  int all[kGroupsOfBatch];     ///< In the group.
 };
 
-/// The sum over lanes up to this one.
-__device__ __forceinline__ int sum_to_lane(int mine) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+/// `counts`: this thread's four counts of up to 4, a byte each. All threads call it. `sums`: ints of warps.
+template <class Shared>
+__device__ __forceinline__ GroupSums sum_groups(std::uint32_t counts, int* sums) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const auto inclusive = static_cast<std::uint32_t>(sum_to_lane(static_cast<int>(counts)));  // to 128 each
+  if (lane == 31) sums[warp] = static_cast<int>(inclusive);
+  __syncthreads();
+  const std::uint32_t exclusive = inclusive - counts;
+  const auto of_warp = static_cast<std::uint32_t>(lane < Shared::kWarps ? sums[lane] : 0);
+  GroupSums result;
 #pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(0xFFFFFFFF, mine, step);
-    if (lane >= step) mine += other;
+  for (int half = 0; half < 2; ++half) {
+    // Two groups at a time, 16 bits each: a group has up to 4,096.
+    const std::uint32_t pair = (of_warp >> 16 * half & 0xFF) | (of_warp >> (16 * half + 8) & 0xFF) << 16;
+    const std::uint32_t before = __reduce_add_sync(0xFFFFFFFF, lane < warp ? pair : 0);
+    const std::uint32_t all = __reduce_add_sync(0xFFFFFFFF, pair);
+    result.before[2 * half] = static_cast<int>((before & 0xFFFF) + (exclusive >> 16 * half & 0xFF));
+    result.before[2 * half + 1] = static_cast<int>((before >> 16) + (exclusive >> (16 * half + 8) & 0xFF));
+    result.all[2 * half] = static_cast<int>(all & 0xFFFF);
+    result.all[2 * half + 1] = static_cast<int>(all >> 16);
   }
-  return mine;
+  return result;
 }
 
-/// Which of eight neighbours are better than the threshold and equal to it, a bit each.
-struct Marks {
-  unsigned better = 0, ties = 0;
-};
-template <class Keys>
-__device__ __forceinline__ Marks marks_of(const SelectShared& shared, const RangeKeys<Keys>& keys, int first,
-                                          std::uint32_t threshold) {
-  const Eight eight = keys.eight(shared, first);
-  const std::uint32_t half = threshold >> 16, most = threshold | 0xFFFF;
-  Marks marks;
+/// Bits 4 i to 4 i + 3 of `marks` are of group i: their counts, a byte each.
+__device__ __forceinline__ std::uint32_t counts_of_groups(unsigned marks) {
+  return static_cast<std::uint32_t>(__popc(marks & 0xF) | __popc(marks & 0xF0) << 8 |
+                                    __popc(marks & 0xF00) << 16 | __popc(marks & 0xF000) << 24);
+}
+
+/// A bit for each of a batch's keys that is at least `least`.
+__device__ __forceinline__ unsigned marks_from(const BatchKeys& batch, std::uint32_t least) {
+  unsigned marks = 0;
 #pragma unroll
-  for (int k = 0; k < kEachOfLane / 2; ++k) {
-    if (eight.words[k] << 16 > most) marks.better |= 1U << 2 * k;
-    if (eight.words[k] > most) marks.better |= 2U << 2 * k;
+  for (int i = 0; i < 4 * kGroupsOfBatch; ++i) {
+    if (batch.of_group[i / 4][i % 4] >= least) marks |= 1U << i;
   }
-  for_equal_halves(eight, first, half, [&](int i) {
-    const std::uint32_t key = keys.key(i);
-    if (key > threshold) marks.better |= 1U << (i - first);
-    if (key == threshold) marks.ties |= 1U << (i - first);
-  });
   return marks;
 }
 
-/// The `count` lowest bits that are set.
-__device__ __forceinline__ unsigned lowest_bits(unsigned bits, int count) {
-  unsigned lowest = 0;
-  for (; count > 0; --count) {
-    lowest |= bits & -bits;
-    bits &= bits - 1;
+/// Calls visit(bit, number) for the bits of `marks`, where `number` counts the group's marks from `begins` on.
+template <class Visit>
+__device__ __forceinline__ void for_marks(unsigned marks, const int (&begins)[kGroupsOfBatch], Visit visit) {
+#pragma unroll
+  for (int i = 0; i < kGroupsOfBatch; ++i) {
+    int number = begins[i];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if ((marks >> (4 * i + j) & 1) != 0) visit(4 * i + j, number++);
+    }
   }
-  return lowest;
 }
 
-/// The kept threshold's `left` ties are shared out in order: how many fall to a run that has `mine`, with
-/// `before` before it.
-FLASHLATENT_HOST_DEVICE int ties_taken(int left, int before, int mine) {
-  const int rest = left - before;
-  return rest <= 0 ? 0 : rest < mine ? rest : mine;
+/// Where the marks of a thread's groups begin in order; `at` is advanced behind all.
+__device__ __forceinline__ void begin_groups(int (&begins)[kGroupsOfBatch], const GroupSums& sums, int& at) {
+#pragma unroll
+  for (int i = 0; i < kGroupsOfBatch; ++i) {
+    begins[i] = at + sums.before[i];
+    at += sums.all[i];
+  }
 }
 
-/// Counts of this CTA's warps, then of the cluster's CTAs: what lies before this warp.
-template <bool kTeam>
-struct Before {
-  Counts of_cta = {0, 0}, of_warp = {0, 0};  ///< Before this CTA; before this warp.
-  Counts mine = {0, 0}, all = {0, 0};        ///< This CTA's; the query token's.
-
-  __device__ __forceinline__ Before(SelectShared& shared, const SelectTeam<kTeam>& team, int better,
-                                    int ties) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    better = static_cast<int>(__reduce_add_sync(0xFFFFFFFF, better));
-    ties = static_cast<int>(__reduce_add_sync(0xFFFFFFFF, ties));
-    if (lane == 0) {
-      shared.better[warp] = better;
-      shared.ties[warp] = ties;
-    }
-    __syncthreads();
-    const int warp_better = lane < kSelectWarps ? shared.better[lane] : 0;
-    const int warp_ties = lane < kSelectWarps ? shared.ties[lane] : 0;
-    mine = {static_cast<int>(__reduce_add_sync(0xFFFFFFFF, warp_better)),
-            static_cast<int>(__reduce_add_sync(0xFFFFFFFF, warp_ties))};
-    of_warp = {static_cast<int>(__reduce_add_sync(0xFFFFFFFF, lane < warp ? warp_better : 0)),
-               static_cast<int>(__reduce_add_sync(0xFFFFFFFF, lane < warp ? warp_ties : 0))};
-    all = mine;
-    if constexpr (kTeam) {
-      if (threadIdx.x < team.ctas) {
-        const std::uint32_t to = ptx::address_in(threadIdx.x, &shared.counts[team.rank]);
-        ptx::store_at(to, make_uint2(mine.better, mine.ties));
-      }
-      ptx::cluster_sync();
-      all = {0, 0};
-      for (int cta = 0; cta < team.ctas; ++cta) {
-        const Counts counts = shared.counts[cta];
-        if (cta < team.rank) of_cta = {of_cta.better + counts.better, of_cta.ties + counts.ties};
-        all = {all.better + counts.better, all.ties + counts.ties};
-      }
-    }
-    of_warp = {of_warp.better + of_cta.better, of_warp.ties + of_cta.ties};
-  }
+/// Shared memory for keys.
+struct HeldKeys {
+  uint4* groups = nullptr;
+  int count = 0;
 };
 
-/// All threads of all CTAs of the cluster call it, with cleared columns. Leaves SelectShared::chosen, which
-/// lies where the columns were, to be read behind a barrier of the CTA, which the caller has to provide.
-template <bool kTeam, class Keys>
-__device__ __forceinline__ Chosen choose(SelectShared& shared, const SelectTeam<kTeam>& team,
-                                         const Keys& of_places, int places, int wanted, bool waits) {
-  const SelectRange range = select_range(places, team.rank, team.ctas);
-  const RangeKeys<Keys> keys{of_places, range};
-  const Threshold threshold = find_threshold<kTeam>(shared, team, keys, wanted, waits);
-  const int left = threshold.key == 0 ? 0 : wanted - threshold.above;
-
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int units = range.units(), each = (units + kSelectWarps - 1) / kSelectWarps;
-  const int begin = min(warp * each, units), end = min(begin + each, units);
-  int better = 0, ties = 0;
-  for (int unit = begin; unit < end; ++unit) {
-    const Marks marks = marks_of(shared, keys, unit * kEachOfWarp + lane * kEachOfLane, threshold.key);
-    better += __popc(marks.better);
-    ties += __popc(marks.ties);
-  }
-  const Before<kTeam> before(shared, team, better, ties);
-  const int first = before.of_cta.better + ties_taken(left, 0, before.of_cta.ties);
-
-  int at = before.of_warp.better + ties_taken(left, 0, before.of_warp.ties) - first;
-  int ties_before = before.of_warp.ties;
-  for (int unit = begin; unit < end; ++unit) {
-    const int place = unit * kEachOfWarp + lane * kEachOfLane;
-    const Marks marks = marks_of(shared, keys, place, threshold.key);
-    unsigned chosen = marks.better;
-    if (__any_sync(0xFFFFFFFF, marks.ties != 0)) {
-      const int count = __popc(marks.ties), inclusive = sum_to_lane(count);
-      chosen |= lowest_bits(marks.ties, ties_taken(left, ties_before + inclusive - count, count));
-      ties_before += __shfl_sync(0xFFFFFFFF, inclusive, 31);
+/// Leaves the chosen places in shared.chosen, and returns how many there are. All threads call it, behind a
+/// barrier and with cleared bins, and read the places behind another barrier. `Keys`: four(place, end), keys
+/// of four places, 0 from `end` on.
+template <class Shared, class Keys>
+__device__ __forceinline__ int choose(Shared& shared, const HeldKeys& held, const Keys& keys, int count,
+                                      int wanted) {
+  const bool stay = count <= Shared::kBatch;
+  BatchKeys batch;
+  Threshold threshold;
+  const auto for_batches = [&](bool again, auto visit) {
+#pragma unroll 1
+    for (int first = 0; first < count; first += Shared::kBatch) {
+      const bool is_held = !stay && first + Shared::kBatch <= held.count;
+      uint4* groups = held.groups + first / 4 + threadIdx.x;
+      if (again && is_held) {
+        take_batch<Shared>(batch, groups);
+      } else if (!again || !stay) {
+        load_batch<Shared>(batch, keys, first, count);
+        if (is_held) keep_batch<Shared>(batch, groups);
+      }
+      visit(first);
     }
-    if (!__any_sync(0xFFFFFFFF, chosen != 0)) continue;
-    const int count = __popc(chosen), inclusive = sum_to_lane(count);
-    for (int to = at + inclusive - count; chosen != 0; ++to, chosen &= chosen - 1) {
-      shared.chosen[to] = range.begin + place + __ffs(static_cast<int>(chosen)) - 1;
+  };
+  for_batches(false, [&](int first) { count_digits<0>(shared, batch, count - first, 0); });
+  find_digit(shared, threshold, 0, wanted);
+  for_batches(true, [&](int first) { count_digits<1>(shared, batch, count - first, threshold.key); });
+  find_digit(shared, threshold, 1, wanted);
+  for_batches(true, [&](int first) { count_digits<2>(shared, batch, count - first, threshold.key); });
+  find_digit(shared, threshold, 2, wanted);
+
+  // Of equal keys `left` are wanted; 0 is no key.
+  const std::uint32_t least = threshold.key == 0 ? 1 : threshold.key;
+  const int left = wanted - threshold.above;
+  const bool some_ties = threshold.key != 0 && threshold.equal > left;
+  int at = 0, ties_before = 0, turn = 0;
+  for_batches(true, [&](int first) {
+    unsigned marks = marks_from(batch, least);
+    int begins[kGroupsOfBatch];
+    if (some_ties) {
+      const unsigned better = least == 0xFFFFFFFFU ? 0 : marks_from(batch, least + 1), ties = marks & ~better;
+      begin_groups(begins, sum_groups<Shared>(counts_of_groups(ties), shared.warps[turn ^= 1]), ties_before);
+      marks = better;
+      for_marks(ties, begins, [&](int bit, int number) {
+        if (number < left) marks |= 1U << bit;
+      });
     }
-    at += __shfl_sync(0xFFFFFFFF, inclusive, 31);
-  }
-  return {first, before.mine.better + ties_taken(left, before.of_cta.ties, before.mine.ties),
-          before.all.better + ties_taken(left, 0, before.all.ties)};
+    begin_groups(begins, sum_groups<Shared>(counts_of_groups(marks), shared.warps[turn ^= 1]), at);
+    for_marks(marks, begins, [&](int bit, int number) {
+      shared.chosen[number] = first + bit / 4 * Shared::kGroup + static_cast<int>(threadIdx.x) * 4 + bit % 4;
+    });
+  });
+  return at;
 }
 
 }  // namespace flashlatent::cuda::indexer

@@ -86,32 +86,44 @@ inline std::int64_t wave_rows(const IndexCall& call) {
   return std::min(call.rows(), std::max<std::int64_t>(fit, kMostGroupRows));
 }
 
-/// Keys of which a CTA that chooses keeps the upper halves in shared memory.
-inline constexpr int kHeldKeys = 32 * 1024;
-/// CTAs of a cluster that choose for one query token.
+/// A CTA that chooses has a multiprocessor for itself. It holds so many keys in shared memory.
+inline constexpr int kSelectThreads = 1024, kHeldKeys = 48 * 1024;
+/// CTAs of a cluster that choose for one query token, if multiprocessors are idle, and the most keys of one of
+/// them: with fewer it is not worth to choose twice.
 inline constexpr int kMostSelectTeam = 8;
-/// Where CTAs are idle, each takes so many keys of a query token at least: they also wait for one another.
-inline constexpr int kLeastOfSelectTeam = 8 * 1024;
+inline constexpr int kMostOfSelectTeam = 16 * 1024, kLeastOfTeams = 32 * 1024;
 
-/// CTAs that choose for a query token, two of them on a multiprocessor.
-inline int select_team(const IndexCall& call, int rows, int processors) {
+/// CTAs that choose for a query token.
+inline int select_team(const IndexCall& call, int processors) {
+  const std::int64_t rows = wave_rows(call);
   int team = 1;
-  const auto doubles = [&] {
-    const bool idle = 2 * std::int64_t{rows} * team <= 2 * std::int64_t{processors};
-    return call.span > team * kHeldKeys || (idle && call.span > team * kLeastOfSelectTeam);
-  };
-  while (team < kMostSelectTeam && doubles()) team *= 2;
+  if (call.best_blocks > 0 || call.span <= kLeastOfTeams) return team;
+  while (team < kMostSelectTeam && 2 * rows * team <= processors && call.span > team * kMostOfSelectTeam) {
+    team *= 2;
+  }
   return team;
 }
 
-/// Few query tokens of short contexts: one launch, in which a cluster scores a query token's keys and chooses.
+/// Offsets of a workspace's parts behind the scores, and its size.
+struct WorkspaceParts {
+  std::int64_t list_keys, list_places, bytes;
+};
+inline WorkspaceParts workspace_of(const IndexCall& call, int processors) {
+  const std::int64_t scores = wave_rows(call) * score_stride(call) * 4;
+  const std::int64_t rows = wave_rows(call), team = select_team(call, processors);
+  const std::int64_t list = team > 1 ? rows * team * kMaxIndexTopk * 4 : 0;
+  return {scores, scores + list, scores + 2 * list};
+}
+
+/// Few query tokens of short contexts: one launch, in which a cluster scores a query token's keys and its first
+/// CTA chooses.
 /// A second launch costs about as much as scoring 1,024 keys more in each CTA.
-inline constexpr int kMostKeysOfTeam = 1024;
+inline constexpr int kMostKeysOfTeam = 1024, kMostScoreTeam = 8;
 /// CTAs of such a cluster, alone on their multiprocessors; 0: two launches.
-inline int fused_team(const IndexCall& call, int processors) {
-  if (call.heads <= 32 || call.span > kMostSelectTeam * kMostKeysOfTeam) return 0;
+inline int score_team(const IndexCall& call, int processors) {
+  if (call.rows() == 0 || call.heads <= 32 || call.span > kMostScoreTeam * kMostKeysOfTeam) return 0;
   int team = 2;
-  while (team < kMostSelectTeam && call.span > team * ScoreConfig<4>::kTile) team *= 2;
+  while (team < kMostScoreTeam && call.span > team * ScoreConfig<4>::kTile) team *= 2;
   // Clusters do not fill all multiprocessors.
   return call.rows() * team <= processors - processors / 8 ? team : 0;
 }

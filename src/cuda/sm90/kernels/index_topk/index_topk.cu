@@ -85,23 +85,26 @@ Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, in
              : launch_scores<Config, 64>(arguments, map, processors, executor);
 }
 
-/// Both launches in one: a cluster has a query token, each CTA a run of its tiles, of which it also chooses.
-/// The CTA itself reads the scores that it has stored.
+/// What a CTA chooses with when its warpgroups have scored.
+using FusedChoice = ChooseShared<ScoreConfig<4>::kConsumers>;
+
+/// Both launches in one: the CTAs of a cluster score a query token's keys, and the first one chooses.
 template <IndexFormat kFormat, bool kFp4Query>
 __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
     fused_kernel(const __grid_constant__ ScoreArguments arguments, const __grid_constant__ CUtensorMap map) {
   using Config = ScoreConfig<4>;
-  static_assert(Config::kConsumers == kSelectThreads && Config::kTile == kEachOfWarp);
   extern __shared__ __align__(1024) std::uint8_t fused_shared[];
   const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
   auto& fixed = *reinterpret_cast<Fixed<Config>*>(fused_shared + layout.fixed);
+  auto& choice = *reinterpret_cast<FusedChoice*>(fused_shared + (layout.bytes + 15) / 16 * 16);
   begin_barriers<Config, kFormat>(fixed);
-  const SelectTeam<true> team;
-  const int number = static_cast<int>(blockIdx.x) / team.ctas;
+  if (threadIdx.x < Config::kConsumers) clear_bins(choice);
+  const int rank = static_cast<int>(ptx::rank_in_cluster()), ctas = static_cast<int>(ptx::ctas_of_cluster());
+  const int number = static_cast<int>(blockIdx.x) / ctas;
   __syncthreads();
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
-  const Run run = run_of_row<Config>(arguments, row_of(arguments.call, number), team.rank, team.ctas);
+  const Run run = run_of_row<Config>(arguments, row_of(arguments.call, number), rank, ctas);
   if (threadIdx.x >= Config::kConsumers) {
     ptx::give_registers<Config::kLoaderRegisters>();
     if (threadIdx.x / 32 == Config::kConsumers / 32) {
@@ -111,22 +114,23 @@ __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
   }
   ptx::take_registers<Config::kScorerRegisters>();
   Scorer<Config, 64, kFormat, kFp4Query>(arguments, fused_shared, layout, fixed).score(run);
-  __syncthreads();  // all keys have been multiplied: their memory is free
-  auto& shared = *reinterpret_cast<SelectShared*>(fused_shared + layout.keys);
-  clear_columns(shared);
-  __syncthreads();
-  ptx::cluster_release();  // waited for before the first store to another CTA, which may still multiply
-  const std::uint32_t* scores = arguments.scores + number * arguments.score_stride;
-  Selector<true>(arguments.call, scores, number, shared, team).choose_all();
+  ptx::cluster_sync();  // all scores of the query token have been stored
+  if (rank != 0) return;
+  const HeldKeys held;
+  const Selector<FusedChoice> selector(arguments.call, arguments.scores + number * arguments.score_stride,
+                                       number, choice, held);
+  selector.choose_tokens();
+  if (arguments.call.best_blocks > 0) selector.choose_blocks();
+  if (arguments.call.all_scores.data != nullptr) selector.write_all_scores(0, 1);
 }
 
 template <IndexFormat kFormat, bool kFp4Query>
 Status launch_fused(const ScoreArguments& arguments, const CUtensorMap& map, int team,
                     const Executor& executor) {
   using Config = ScoreConfig<4>;
-  using SharedLayout = Layout<Config, kFormat, kFp4Query>;
-  constexpr int kMost = 2 * 64 * index_keys::kDim + static_cast<int>(sizeof(SelectShared));
-  static_assert(kMost <= Config::kMostShared && SharedLayout({64, 2, 1, 4}).bytes <= kMost);
+  constexpr int kMost =
+      Layout<Config, kFormat, kFp4Query>({64, 2, 1, 4}).bytes + 16 + static_cast<int>(sizeof(FusedChoice));
+  static_assert(kMost <= Config::kMostShared);
   constexpr CompiledKernel kKernel = {
       [] { return reinterpret_cast<const void*>(fused_kernel<kFormat, kFp4Query>); }, Config::kThreads, kMost};
   FLASHLATENT_RETURN_IF_ERROR((prefer_shared_memory<fused_kernel<kFormat, kFp4Query>>(executor.device)));
@@ -168,8 +172,9 @@ Status launch_selection(const SelectArguments& arguments, int rows, int team, co
 
 }  // namespace indexer
 
-Result<std::size_t> index_topk_workspace_bytes(const IndexCall& call, const Executor& /*executor*/) {
-  return static_cast<std::size_t>(indexer::wave_rows(call) * indexer::score_stride(call) * 4);
+Result<std::size_t> index_topk_workspace_bytes(const IndexCall& call, const Executor& executor) {
+  FLASHLATENT_ASSIGN_OR_RETURN(const int processors, multiprocessors(executor.device));
+  return static_cast<std::size_t>(indexer::workspace_of(call, processors).bytes);
 }
 
 Status index_topk(const IndexCall& call, Memory workspace, const Executor& executor) {
@@ -180,9 +185,14 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
   auto* scores = static_cast<std::uint32_t*>(workspace.data);
   Shape shape = shape_of(call);
   const std::int64_t wave = wave_rows(call);
+  const WorkspaceParts parts = workspace_of(call, processors);
+  auto* bytes = static_cast<std::uint8_t*>(workspace.data);
+  const ChosenLists lists = {reinterpret_cast<std::uint32_t*>(bytes + parts.list_keys),
+                             reinterpret_cast<std::int32_t*>(bytes + parts.list_places)};
+  const int select_ctas = select_team(call, processors);
   CUtensorMap map;
   FLASHLATENT_RETURN_IF_ERROR(keys_map(call, map));
-  if (const int team = fused_team(call, processors); team > 0) {
+  if (const int team = score_team(call, processors); team > 0) {
     shape.group_rows = 1;
     const int rows = static_cast<int>(call.rows());
     const ScoreArguments arguments{call, shape, scores, score_stride(call), 0, rows, rows};
@@ -202,10 +212,9 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
     FLASHLATENT_RETURN_IF_ERROR(shape.warpgroups == 4
                                     ? launch_scores<ScoreConfig<4>>(arguments, map, processors, executor)
                                     : launch_scores<ScoreConfig<2>>(arguments, map, processors, executor));
-    const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first)};
-    const int team = select_team(call, rows, processors);
-    FLASHLATENT_RETURN_IF_ERROR(team > 1 ? launch_selection<true>(select, rows, team, executor)
-                                         : launch_selection<false>(select, rows, team, executor));
+    const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first), lists};
+    FLASHLATENT_RETURN_IF_ERROR(select_ctas > 1 ? launch_selection<true>(select, rows, select_ctas, executor)
+                                         : launch_selection<false>(select, rows, 1, executor));
   }
   return {};
 }

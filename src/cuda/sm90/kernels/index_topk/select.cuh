@@ -1,28 +1,35 @@
-// The best of a query token's scores, by a CTA or by a cluster of CTAs that each have a range of them.
+// The best of a query token's scores, by a CTA; for few query tokens of long contexts by a cluster, in which
+// each CTA chooses from its range and the first CTA from what the others chose.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/choose.cuh"
+#include "cuda/sm90/ptx/barrier.cuh"
+#include "cuda/sm90/ptx/cluster_size.cuh"
 
 namespace flashlatent::cuda::indexer {
+
+/// What a cluster's CTAs chose: kMaxIndexTopk for each CTA, those of a query token one after the other.
+struct ChosenLists {
+  std::uint32_t* keys = nullptr;  ///< 0 behind the chosen ones.
+  std::int32_t* places = nullptr;
+};
 
 struct SelectArguments {
   IndexCall call;
   const std::uint32_t* scores;
   std::int64_t score_stride;
   int first_row;
+  ChosenLists lists;
 };
 
-/// Scores as keys.
+/// Scores as keys. Those of a query token lie in whole groups of four. They come from other multiprocessors,
+/// so they are read past the L1 cache.
 struct ScoreKeys {
   const std::uint32_t* scores;
 
-  __device__ __forceinline__ std::uint32_t key(int place) const {
-    return scores[place];
-  }
-  /// Scores of a query token lie in whole groups of four.
   __device__ __forceinline__ uint4 four(int place, int end) const {
     uint4 keys = {};
-    if (place < end) keys = *reinterpret_cast<const uint4*>(scores + place);
+    if (place < end) keys = __ldcg(reinterpret_cast<const uint4*>(scores + place));
     if (place + 1 >= end) keys.y = 0;
     if (place + 2 >= end) keys.z = 0;
     if (place + 3 >= end) keys.w = 0;
@@ -40,7 +47,7 @@ struct BlockKeys {
     const int begin = block * size, end = min(begin + size, places);
     std::uint32_t best = kNoToken;
 #pragma unroll 1
-    for (int i = begin; i < end; ++i) best = max(best, scores[i]);
+    for (int i = begin; i < end; ++i) best = max(best, __ldcg(scores + i));
     return best;
   }
   __device__ __forceinline__ uint4 four(int block, int end) const {
@@ -49,54 +56,45 @@ struct BlockKeys {
   }
 };
 
-__device__ __forceinline__ void clear_columns(SelectShared& shared) {
-  constexpr int kWords = kDigits * 32;
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < kWords; i += kSelectThreads * 4) {
-    *reinterpret_cast<uint4*>(&shared.columns[0][0] + i) = make_uint4(0, 0, 0, 0);
-  }
-}
-
-/// A query token, and the CTA's share of what is done for it.
-template <bool kTeam>
+/// A query token. All threads of the CTA call its functions.
+template <class Shared>
 class Selector {
  public:
   /// `scores`: those of query token `row` of the call.
   __device__ __forceinline__ Selector(const IndexCall& call, const std::uint32_t* scores, int row,
-                                      SelectShared& shared, const SelectTeam<kTeam>& team)
-      : call_(call), shared_(shared), team_(team), row_(row_of(call, row)), scores_(scores) {
+                                      Shared& shared, const HeldKeys& held)
+      : call_(call), shared_(shared), held_(held), row_(row_of(call, row)), scores_(scores) {
     if (row_.count == 0) return;
     places_ = call.candidates > 0 ? call.span : call.visible(row_.request, row_.token, row_.own, row_.count);
   }
 
-  __device__ __forceinline__ void choose_all() const {
-    choose_tokens();
-    if (call_.best_blocks > 0) choose_blocks();
-    if (call_.all_scores.data != nullptr) write_all_scores();
+  /// The bins are cleared; a barrier of the CTA comes first.
+  __device__ __forceinline__ void choose_tokens() const {
+    const int chosen = choose(shared_, held_, ScoreKeys{scores_}, places_, call_.topk);
+    __syncthreads();
+    write_tokens(chosen, [&](int i) { return shared_.chosen[i]; },
+                 [&](int i) { return __ldcg(scores_ + shared_.chosen[i]); });
   }
 
- private:
-  /// The columns are cleared; a barrier of the CTA comes first.
-  __device__ __forceinline__ void choose_tokens() const {
-    const Chosen chosen = choose<kTeam>(shared_, team_, ScoreKeys{scores_}, places_, call_.topk, true);
+  /// By CTA `rank` of `ctas`; `lists`: the query token's.
+  __device__ __forceinline__ void choose_in_cluster(const ChosenLists& lists, int rank, int ctas) const {
+    const int each = ((places_ - 1) / ctas / 4 + 1) * 4, begin = min(rank * each, places_);
+    const int count = min(each, places_ - begin);
+    const int mine = choose(shared_, held_, ScoreKeys{scores_ + begin}, count, call_.topk);
     __syncthreads();
-    std::int32_t* indices = call_.indices.at(row_.request, row_.token);
-    float* scores = call_.scores.data == nullptr ? nullptr : call_.scores.at(row_.request, row_.token);
-    const std::int32_t* blocks =
-        call_.candidates > 0 ? call_.blocks.at(row_.request, row_.token) : nullptr;
-    for (int i = static_cast<int>(threadIdx.x); i < chosen.count; i += kSelectThreads) {
-      const int place = shared_.chosen[i];
-      indices[chosen.begin + i] =
-          call_.result(row_.request, static_cast<int>(call_.position(blocks, place)));
-      if (scores != nullptr) scores[chosen.begin + i] = score_of(scores_[place]);
+    for (int i = static_cast<int>(threadIdx.x); i < kMaxIndexTopk; i += Shared::kThreads) {
+      const int to = rank * kMaxIndexTopk + i, place = i < mine ? begin + shared_.chosen[i] : 0;
+      lists.keys[to] = i < mine ? __ldcg(scores_ + place) : 0;
+      lists.places[to] = place;
     }
-    if (team_.rank != 0) return;
-    for (int i = chosen.total + static_cast<int>(threadIdx.x); i < call_.topk; i += kSelectThreads) {
-      indices[i] = -1;
-      if (scores != nullptr) scores[i] = score_of(kNoToken);
-    }
-    if (threadIdx.x == 0 && call_.counts.data != nullptr) {
-      *call_.counts.at(row_.request, row_.token) = chosen.total;
-    }
+    clear_bins(shared_);
+    ptx::cluster_sync();  // the lists are complete
+    if (rank != 0) return;
+    const int chosen =
+        choose(shared_, held_, ScoreKeys{lists.keys}, ctas * kMaxIndexTopk, call_.topk);
+    __syncthreads();
+    write_tokens(chosen, [&](int i) { return __ldcg(lists.places + shared_.chosen[i]); },
+                 [&](int i) { return __ldcg(lists.keys + shared_.chosen[i]); });
   }
 
   /// The blocks whose largest scores are best; the newest block is always among them.
@@ -104,67 +102,100 @@ class Selector {
     const int size = call_.candidate_block, newest = newest_token();
     const BlockKeys keys{scores_, places_, size, newest < 0 ? -1 : newest / size};
     __syncthreads();  // the chosen tokens have been read
-    clear_columns(shared_);
+    clear_bins(shared_);
     __syncthreads();
-    const Chosen chosen =
-        choose<kTeam>(shared_, team_, keys, (places_ + size - 1) / size, call_.best_blocks, false);
+    const int chosen = choose(shared_, held_, keys, (places_ + size - 1) / size, call_.best_blocks);
     __syncthreads();
     std::int32_t* best = call_.best.at(row_.request, row_.token);
-    for (int i = static_cast<int>(threadIdx.x); i < chosen.count; i += kSelectThreads) {
-      best[chosen.begin + i] = shared_.chosen[i];
-    }
-    if (team_.rank != 0) return;
-    for (int i = chosen.total + static_cast<int>(threadIdx.x); i < call_.best_blocks; i += kSelectThreads) {
-      best[i] = -1;
+    for (int i = static_cast<int>(threadIdx.x); i < call_.best_blocks; i += Shared::kThreads) {
+      best[i] = i < chosen ? shared_.chosen[i] : -1;
     }
   }
 
-  __device__ __forceinline__ void write_all_scores() const {
+  /// The `part`-th of `parts` shares.
+  __device__ __forceinline__ void write_all_scores(int part, int parts) const {
     float* all = call_.all_scores.at(row_.request, row_.token);
-    const int step = team_.ctas * kSelectThreads;
-    for (int i = team_.rank * kSelectThreads + static_cast<int>(threadIdx.x); i < call_.span; i += step) {
-      all[i] = score_of(i < places_ ? scores_[i] : kNoToken);
+    const int step = parts * Shared::kThreads;
+    for (int i = part * Shared::kThreads + static_cast<int>(threadIdx.x); i < call_.span; i += step) {
+      all[i] = score_of(i < places_ ? __ldcg(scores_ + i) : kNoToken);
+    }
+  }
+
+ private:
+  /// The i-th of `chosen` has place place_of(i) and score key_of(i).
+  template <class Place, class Key>
+  __device__ __forceinline__ void write_tokens(int chosen, Place place_of, Key key_of) const {
+    std::int32_t* indices = call_.indices.at(row_.request, row_.token);
+    float* scores = call_.scores.data == nullptr ? nullptr : call_.scores.at(row_.request, row_.token);
+    const std::int32_t* blocks =
+        call_.candidates > 0 ? call_.blocks.at(row_.request, row_.token) : nullptr;
+    for (int i = static_cast<int>(threadIdx.x); i < call_.topk; i += Shared::kThreads) {
+      std::int32_t result = -1;
+      if (i < chosen) {
+        result = call_.result(row_.request, static_cast<int>(call_.position(blocks, place_of(i))));
+      }
+      indices[i] = result;
+      if (scores != nullptr) scores[i] = score_of(i < chosen ? key_of(i) : kNoToken);
+    }
+    if (threadIdx.x == 0 && call_.counts.data != nullptr) {
+      *call_.counts.at(row_.request, row_.token) = chosen;
     }
   }
 
   /// The newest token that exists, mostly the last one; -1: there is none.
   __device__ __forceinline__ int newest_token() const {
     int newest = -1;
-    for (int end = places_; end > 0 && newest < 0; end -= kSelectThreads) {
+    for (int end = places_; end > 0 && newest < 0; end -= Shared::kThreads) {
       const int place = end - 1 - static_cast<int>(threadIdx.x);
-      const int mine = place >= 0 && scores_[place] != kNoToken ? place : -1;
+      const int mine = place >= 0 && __ldcg(scores_ + place) != kNoToken ? place : -1;
       const int of_warp = __reduce_max_sync(0xFFFFFFFF, mine);
       __syncthreads();
-      if (threadIdx.x % 32 == 0) shared_.better[threadIdx.x / 32] = of_warp;
+      if (threadIdx.x % 32 == 0) shared_.warps[0][threadIdx.x / 32] = of_warp;
       __syncthreads();
-      newest = __reduce_max_sync(0xFFFFFFFF, shared_.better[threadIdx.x % 32 % kSelectWarps]);
+      newest = __reduce_max_sync(0xFFFFFFFF, shared_.warps[0][threadIdx.x % 32 % Shared::kWarps]);
     }
     return newest;
   }
 
   const IndexCall& call_;
-  SelectShared& shared_;
-  const SelectTeam<kTeam>& team_;
+  Shared& shared_;
+  const HeldKeys& held_;
   const IndexRow row_;
   const std::uint32_t* const scores_;
   int places_ = 0;
 };
 
+struct SelectShared {
+  ChooseShared<kSelectThreads> choose;
+  uint4 held[kHeldKeys / 4];
+};
+static_assert(sizeof(SelectShared) <= 227 * 1024);
+
 /// A CTA a query token; with kTeam a cluster.
 template <bool kTeam>
-__global__ void __launch_bounds__(kSelectThreads, 2)
+__global__ void __launch_bounds__(kSelectThreads, 1)
     select_kernel(const __grid_constant__ SelectArguments arguments) {
   extern __shared__ __align__(16) std::uint8_t select_shared[];
   auto& shared = *reinterpret_cast<SelectShared*>(select_shared);
-  if constexpr (kTeam) ptx::cluster_arrive();  // waited for before the first store to another CTA
-  const SelectTeam<kTeam> team;
-  clear_columns(shared);
+  clear_bins(shared.choose);
   __syncthreads();
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
-  const int number = static_cast<int>(blockIdx.x) / team.ctas;
-  const std::uint32_t* scores = arguments.scores + number * arguments.score_stride;
-  Selector<kTeam>(arguments.call, scores, arguments.first_row + number, shared, team).choose_all();
+  const int ctas = kTeam ? static_cast<int>(ptx::ctas_of_cluster()) : 1;
+  const int rank = kTeam ? static_cast<int>(ptx::rank_in_cluster()) : 0;
+  const int number = static_cast<int>(blockIdx.x) / ctas;
+  const HeldKeys held{shared.held, kHeldKeys};
+  const Selector<ChooseShared<kSelectThreads>> selector(
+      arguments.call, arguments.scores + number * arguments.score_stride, arguments.first_row + number,
+      shared.choose, held);
+  if constexpr (kTeam) {
+    const std::int64_t first = std::int64_t{number} * ctas * kMaxIndexTopk;
+    selector.choose_in_cluster({arguments.lists.keys + first, arguments.lists.places + first}, rank, ctas);
+  } else {
+    selector.choose_tokens();
+    if (arguments.call.best_blocks > 0) selector.choose_blocks();
+  }
+  if (arguments.call.all_scores.data != nullptr) selector.write_all_scores(rank, ctas);
 }
 
 }  // namespace flashlatent::cuda::indexer

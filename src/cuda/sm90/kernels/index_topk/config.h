@@ -70,9 +70,12 @@ inline Shape shape_of(const IndexCall& call) {
 
 /// A group: up to group_rows consecutive query tokens of one request. Ragged, group i of a request has the
 /// number cu_seqlens_q / group_rows + request + i; not all numbers are groups.
+inline int groups_of_request(const IndexCall& call, const Shape& shape) {
+  return (call.tokens - 1) / shape.group_rows + 1;
+}
 inline std::int64_t groups_of(const IndexCall& call, const Shape& shape) {
   if (call.ragged) return call.rows() / shape.group_rows + call.batch;
-  return std::int64_t{call.batch} * ((call.tokens - 1) / shape.group_rows + 1);
+  return std::int64_t{call.batch} * groups_of_request(call, shape);
 }
 
 /// From the scores of one query token to those of the next.

@@ -15,8 +15,13 @@ namespace indexer {
 
 namespace {
 
+/// What can be done before the previous launch has ended.
 template <class Config, IndexFormat kFormat>
-__device__ __forceinline__ void begin_barriers(Fixed<Config>& fixed) {
+__device__ __forceinline__ void prepare(Fixed<Config>& fixed, const IndexCall& call, const CUtensorMap& map) {
+  if (threadIdx.x == Config::kConsumers && kFormat == IndexFormat::kFp8_132 && call.pages > 0 &&
+      keys_of_run(call) > 0) {
+    ptx::prefetch_map(map);
+  }
   if (threadIdx.x != 0) return;
   for (int i = 0; i < stages_of(kFormat); ++i) {
     ptx::init(fixed.full[i], kLoaderArrivals);
@@ -31,7 +36,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
   extern __shared__ __align__(1024) std::uint8_t score_shared[];
   const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
   auto& fixed = *reinterpret_cast<Fixed<Config>*>(score_shared + layout.fixed);
-  begin_barriers<Config, kFormat>(fixed);
+  prepare<Config, kFormat>(fixed, arguments.call, map);
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   const Run run = run_of_cta<Config>(arguments, fixed.room);  // its barriers publish the barriers above
@@ -97,7 +102,7 @@ __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
   const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
   auto& fixed = *reinterpret_cast<Fixed<Config>*>(fused_shared + layout.fixed);
   auto& choice = *reinterpret_cast<FusedChoice*>(fused_shared + (layout.bytes + 15) / 16 * 16);
-  begin_barriers<Config, kFormat>(fixed);
+  prepare<Config, kFormat>(fixed, arguments.call, map);
   if (threadIdx.x < Config::kConsumers) clear_bins(choice);
   const int rank = static_cast<int>(ptx::rank_in_cluster()), ctas = static_cast<int>(ptx::ctas_of_cluster());
   const int number = static_cast<int>(blockIdx.x) / ctas;
@@ -195,7 +200,7 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
   if (const int team = score_team(call, processors); team > 0) {
     shape.group_rows = 1;
     const int rows = static_cast<int>(call.rows());
-    const ScoreArguments arguments{call, shape, scores, score_stride(call), 0, rows, rows};
+    const ScoreArguments arguments{call, shape, scores, score_stride(call), 0, rows, rows, call.tokens};
     return call.format == IndexFormat::kFp8_132
                ? launch_fused<IndexFormat::kFp8_132>(arguments, map, team, executor)
                : launch_fused<IndexFormat::kMxfp4_68>(arguments, map, team, executor);
@@ -208,7 +213,8 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
                                    score_stride(call),
                                    static_cast<int>(first),
                                    rows,
-                                   static_cast<int>(groups_of(call, shape))};
+                                   static_cast<int>(groups_of(call, shape)),
+                                   groups_of_request(call, shape)};
     FLASHLATENT_RETURN_IF_ERROR(shape.warpgroups == 4
                                     ? launch_scores<ScoreConfig<4>>(arguments, map, processors, executor)
                                     : launch_scores<ScoreConfig<2>>(arguments, map, processors, executor));

@@ -13,6 +13,7 @@ struct ScoreArguments {
   std::int64_t score_stride;
   int first_row, rows;  ///< Query tokens of this launch.
   int groups;
+  int groups_of_request;  ///< Of calls that are not ragged.
 };
 
 /// Query tokens of one request that a CTA works on together.
@@ -31,9 +32,9 @@ __device__ __forceinline__ Group group_of(const ScoreArguments& arguments, int n
   const int size = arguments.shape.group_rows;
   Group group;
   if (!call.ragged) {
-    const int each = (call.tokens - 1) / size + 1;
-    group.request = number / each;
-    group.own = number % each * size;
+    const int each = arguments.groups_of_request;  // mostly 1 in decode: no division then
+    group.request = each == 1 ? number : number / each;
+    group.own = (number - group.request * each) * size;
     group.count = call.tokens;
     group.token = group.own;
     group.row = group.request * call.tokens + group.own;
@@ -112,8 +113,10 @@ __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
     if (warp < thread / 32) before += room[warp];
     total += room[warp];
   }
-  const int begin = static_cast<int>(std::int64_t{total} * blockIdx.x / gridDim.x);
-  const int end = static_cast<int>(std::int64_t{total} * (blockIdx.x + 1) / gridDim.x);
+  // Runs differ by one tile at most.
+  const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
+  const int each_cta = total / ctas, more = total - each_cta * ctas;
+  const int begin = each_cta * cta + min(cta, more), end = begin + each_cta + (cta < more ? 1 : 0);
   if (begin < end && begin >= before && begin < before + sum) {
     int group = first, tile = begin - before;
     for (int tiles; tile >= (tiles = tiles_of<Config>(arguments.call, group_of(arguments, group))); ++group)

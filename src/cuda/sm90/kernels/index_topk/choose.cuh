@@ -53,7 +53,8 @@ __device__ __forceinline__ unsigned marks_from(const BatchKeys& batch, std::uint
   return marks;
 }
 
-/// Calls visit(bit, number) for the bits of `marks`, where `number` counts the group's marks from `begins` on.
+/// Calls visit(bit, number) for the bits of `marks`, where `number` counts the group's marks from `begins`
+/// on.
 template <class Visit>
 __device__ __forceinline__ void for_marks(unsigned marks, const int (&begins)[kGroupsOfBatch], Visit visit) {
 #pragma unroll

@@ -9,9 +9,9 @@
 namespace flashlatent::cuda::indexer {
 
 /// A CTA that scores: warpgroups that each multiply 64 keys of a stage's, and a warp that loads. With one or
-/// two products a tile of keys memory binds, and two small CTAs a multiprocessor share out little work evenly.
-/// With more products tensor cores bind: four warpgroups of one CTA share more query tokens, and a warp's
-/// registers hold two products at a time.
+/// two products a tile of keys memory binds, and two small CTAs a multiprocessor share out little work
+/// evenly. With more products tensor cores bind: four warpgroups of one CTA share more query tokens, and a
+/// warp's registers hold two products at a time.
 template <int kWarpgroupCount>
 struct ScoreConfig {
   static constexpr int kWarpgroups = kWarpgroupCount, kConsumers = kWarpgroups * 128;
@@ -59,10 +59,10 @@ inline Shape shape_of(const IndexCall& call) {
   Shape shape;
   shape.head_columns = call.heads <= 32 ? 32 : 64;
   shape.head_chunks = (call.heads - 1) / shape.head_columns + 1;
-  // Query tokens with their own candidates have their own keys.
-  if (call.candidates > 0) return shape;
   const int each = call.ragged ? (call.tokens - 1) / std::max(1, call.batch) + 1 : call.tokens;
-  shape.warpgroups = each > ScoreConfig<2>::kMostGroupRows ? 4 : 2;
+  const bool many = call.candidates == 0 && each > ScoreConfig<2>::kMostGroupRows;
+  shape.warpgroups = many || call.format == IndexFormat::kMxfp4_68 ? 4 : 2;
+  if (call.candidates > 0) return shape;  // query tokens with their own candidates have their own keys
   const int held = shape.warpgroups == 4 ? ScoreConfig<4>::kMostGroupRows : ScoreConfig<2>::kMostGroupRows;
   shape.group_rows = std::min(shape.heads() > 64 ? held / 2 : held, std::max(1, each));
   return shape;
@@ -89,10 +89,15 @@ inline std::int64_t wave_rows(const IndexCall& call) {
   return std::min(call.rows(), std::max<std::int64_t>(fit, kMostGroupRows));
 }
 
-/// A CTA that chooses has a multiprocessor for itself. It holds so many keys in shared memory.
-inline constexpr int kSelectThreads = 1024, kHeldKeys = 48 * 1024;
-/// CTAs of a cluster that choose for one query token, if multiprocessors are idle, and the most keys of one of
-/// them: with fewer it is not worth to choose twice.
+/// A CTA that chooses for a query token. Each has a multiprocessor for itself if there are enough; of more
+/// query tokens two share one, so that one works while the other waits.
+template <int kCtaCount>
+struct SelectConfig {
+  static constexpr int kCtas = kCtaCount, kThreads = 1024 / kCtas;
+  static constexpr int kHeldKeys = (kCtas == 1 ? 48 : 16) * 1024;  ///< That shared memory holds.
+};
+/// CTAs of a cluster that choose for one query token, if multiprocessors are idle, and the most keys of one
+/// of them: with fewer it is not worth to choose twice.
 inline constexpr int kMostSelectTeam = 8;
 inline constexpr int kMostOfSelectTeam = 16 * 1024, kLeastOfTeams = 32 * 1024;
 
@@ -118,9 +123,8 @@ inline WorkspaceParts workspace_of(const IndexCall& call, int processors) {
   return {scores, scores + list, scores + 2 * list};
 }
 
-/// Few query tokens of short contexts: one launch, in which a cluster scores a query token's keys and its first
-/// CTA chooses.
-/// A second launch costs about as much as scoring 1,024 keys more in each CTA.
+/// Few query tokens of short contexts: one launch, in which a cluster scores a query token's keys and its
+/// first CTA chooses. A second launch costs about as much as scoring 1,024 keys more in each CTA.
 inline constexpr int kMostKeysOfTeam = 1024, kMostScoreTeam = 8;
 /// CTAs of such a cluster, alone on their multiprocessors; 0: two launches.
 inline int score_team(const IndexCall& call, int processors) {

@@ -9,8 +9,12 @@ namespace flashlatent::cuda::indexer {
 
 inline constexpr int kLevels = 3, kBins = 2048;
 /// Where a level's digit begins, and how many values it has.
-FLASHLATENT_HOST_DEVICE constexpr int digit_shift(int level) { return level == 0 ? 21 : level == 1 ? 10 : 0; }
-FLASHLATENT_HOST_DEVICE constexpr int digit_values(int level) { return level == 2 ? 1024 : 2048; }
+FLASHLATENT_HOST_DEVICE constexpr int digit_shift(int level) {
+  return level == 0 ? 21 : level == 1 ? 10 : 0;
+}
+FLASHLATENT_HOST_DEVICE constexpr int digit_values(int level) {
+  return level == 2 ? 1024 : 2048;
+}
 
 /// Keys of a thread, in groups of four neighbours. All threads' first groups follow one another, then their
 /// second ones: a batch.

@@ -77,17 +77,21 @@ Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, in
 template <class Config, int kColumns>
 Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int processors,
                      const Executor& executor) {
-  return arguments.call.format == IndexFormat::kFp8_132
-             ? launch_scores<Config, kColumns, IndexFormat::kFp8_132>(arguments, map, processors, executor)
-             : launch_scores<Config, kColumns, IndexFormat::kMxfp4_68>(arguments, map, processors, executor);
+  if constexpr (!Config::kPairs) {
+    return launch_scores<Config, kColumns, IndexFormat::kFp8_132>(arguments, map, processors, executor);
+  } else {
+    return arguments.call.format == IndexFormat::kFp8_132
+               ? launch_scores<Config, kColumns, IndexFormat::kFp8_132>(arguments, map, processors, executor)
+               : launch_scores<Config, kColumns, IndexFormat::kMxfp4_68>(arguments, map, processors,
+                                                                         executor);
+  }
 }
 
 template <class Config>
 Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int processors,
                      const Executor& executor) {
-  return arguments.shape.head_columns == 32
-             ? launch_scores<Config, 32>(arguments, map, processors, executor)
-             : launch_scores<Config, 64>(arguments, map, processors, executor);
+  return arguments.shape.head_columns == 32 ? launch_scores<Config, 32>(arguments, map, processors, executor)
+                                            : launch_scores<Config, 64>(arguments, map, processors, executor);
 }
 
 /// What a CTA chooses with when its warpgroups have scored.
@@ -137,7 +141,8 @@ Status launch_fused(const ScoreArguments& arguments, const CUtensorMap& map, int
       Layout<Config, kFormat, kFp4Query>({64, 2, 1, 4}).bytes + 16 + static_cast<int>(sizeof(FusedChoice));
   static_assert(kMost <= Config::kMostShared);
   constexpr CompiledKernel kKernel = {
-      [] { return reinterpret_cast<const void*>(fused_kernel<kFormat, kFp4Query>); }, Config::kThreads, kMost};
+      [] { return reinterpret_cast<const void*>(fused_kernel<kFormat, kFp4Query>); }, Config::kThreads,
+      kMost};
   FLASHLATENT_RETURN_IF_ERROR((prefer_shared_memory<fused_kernel<kFormat, kFp4Query>>(executor.device)));
   return launch_ctas(kKernel, static_cast<int>(arguments.rows) * team, team, executor, {&arguments, &map});
 }
@@ -165,12 +170,20 @@ Status keys_map(const IndexCall& call, CUtensorMap& map) {
                  map);
 }
 
-template <bool kTeam>
+template <class Config, bool kTeam>
 Status launch_selection(const SelectArguments& arguments, int rows, int team, const Executor& executor) {
-  constexpr CompiledKernel kKernel = {[] { return reinterpret_cast<const void*>(select_kernel<kTeam>); },
-                                      kSelectThreads, sizeof(SelectShared)};
-  FLASHLATENT_RETURN_IF_ERROR(prefer_shared_memory<select_kernel<kTeam>>(executor.device));
+  constexpr CompiledKernel kKernel = {
+      [] { return reinterpret_cast<const void*>(select_kernel<Config, kTeam>); }, Config::kThreads,
+      sizeof(SelectShared<Config>)};
+  FLASHLATENT_RETURN_IF_ERROR((prefer_shared_memory<select_kernel<Config, kTeam>>(executor.device)));
   return launch_ctas(kKernel, rows * team, team, executor, {&arguments});
+}
+
+Status launch_selection(const SelectArguments& arguments, int rows, int team, int processors,
+                        const Executor& executor) {
+  if (team > 1) return launch_selection<SelectConfig<1>, true>(arguments, rows, team, executor);
+  return rows <= processors ? launch_selection<SelectConfig<1>, false>(arguments, rows, 1, executor)
+                            : launch_selection<SelectConfig<2>, false>(arguments, rows, 1, executor);
 }
 
 }  // namespace
@@ -219,8 +232,7 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
                                     ? launch_scores<ScoreConfig<4>>(arguments, map, processors, executor)
                                     : launch_scores<ScoreConfig<2>>(arguments, map, processors, executor));
     const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first), lists};
-    FLASHLATENT_RETURN_IF_ERROR(select_ctas > 1 ? launch_selection<true>(select, rows, select_ctas, executor)
-                                         : launch_selection<false>(select, rows, 1, executor));
+    FLASHLATENT_RETURN_IF_ERROR(launch_selection(select, rows, select_ctas, processors, executor));
   }
   return {};
 }

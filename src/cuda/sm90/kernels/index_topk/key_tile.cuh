@@ -1,7 +1,8 @@
 // A warp's 16 keys of a stage in registers, as the A operand of wgmma.
 //
 //   fp8_132    rows of 128 bytes, swizzled by TMA; scales of keys are fp32 and are applied to scores
-//   mxfp4_68   rows of 64 bytes. e2m1 becomes e4m3 by table look-up, and the four ue8m0 scales of a key become
+//   mxfp4_68   rows of 64 bytes. e2m1 becomes e4m3 by table look-up, and the four ue8m0 scales of a key
+//   become
 //              exponents, relative to the largest: exact where they lie at most 11 binades apart, since e4m3
 //              has 12 more than e2m1 needs.
 #pragma once
@@ -84,8 +85,8 @@ struct KeyTile {
   }
   /// Row lane / 4 + 8 * half. Four lanes read its 64 bytes: neighbours in memory, so that no banks collide.
   __device__ __forceinline__ void expand(Keys& keys, int half, int exponent) const {
-    const uint4 codes =
-        *reinterpret_cast<const uint4*>(rows + (lane / 4 + half * 8) * (index_keys::kDim / 2) + lane % 4 * 16);
+    const uint4 codes = *reinterpret_cast<const uint4*>(
+        rows + (lane / 4 + half * 8) * (index_keys::kDim / 2) + lane % 4 * 16);
     const std::uint32_t words[index_keys::kGroups] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
     for (int i = 0; i < index_keys::kGroups; ++i) {

@@ -165,7 +165,8 @@ __device__ void load_queries(const ScoreArguments& arguments, const Group& group
     }
   }
   // Candidates that a query token does not see do not exist.
-  if (thread < group.rows) fixed.seen[thread] = call.candidates > 0 ? call.span : visible(call, group, thread);
+  if (thread < group.rows)
+    fixed.seen[thread] = call.candidates > 0 ? call.span : visible(call, group, thread);
 }
 
 }  // namespace flashlatent::cuda::indexer

@@ -24,7 +24,7 @@ class Scorer {
 
   __device__ __forceinline__ void score(const Run& run) const {
     Walk<Config> walk(arguments_, run);
-    sm90::RingPlace<stages_of(kFormat)> stage;
+    Stage stage;
     while (!walk.done()) {
       const Group& group = walk.group();
       bring_queries(group);
@@ -33,12 +33,16 @@ class Scorer {
       int place = walk.first_place() + row_ + (lane_ & 1) * 8;
       std::uint32_t* to =
           arguments_.scores + (group.row - arguments_.first_row) * arguments_.score_stride + place;
+      if (kFormat == IndexFormat::kMxfp4_68 && group.rows * arguments_.shape.head_chunks == 1) {
+        score_in_advance(group, to, place, tiles, stage, apart);
+      } else {
 #pragma unroll 1
-      for (int tile = 0; tile < tiles; ++tile, stage.next()) {
-        ptx::wait(fixed_.full[stage.index()], stage.parity());
-        score_tile(group, to, place, stage.index(), apart);
-        place += Config::kTile;
-        to += Config::kTile;
+        for (int tile = 0; tile < tiles; ++tile) {
+          Loaded loaded;
+          load(loaded, to, place, stage, apart);
+          score_parts(group, loaded.keys, loaded.tile, loaded.rare ? -1 : loaded.stage);
+          finish_rare(group, loaded);
+        }
       }
       walk.skip(tiles);
     }
@@ -46,15 +50,24 @@ class Scorer {
 
  private:
   static constexpr int kBytes = index_keys::data_bytes(kFormat);
+  using Stage = sm90::RingPlace<stages_of(kFormat)>;
 
-  /// A tile of keys, as this lane sees it: of a row's four lanes, even ones store scores of the first row, odd
-  /// ones of the second.
+  /// A tile of keys, as this lane sees it: of a row's four lanes, even ones store scores of the first row,
+  /// odd ones of the second.
   struct Tile {
     std::uint32_t* to;  ///< This row's score for the group's first query token.
     int place;          ///< Of the row's key; kNowhere if it does not exist.
     float scale;
   };
   static constexpr int kNowhere = 0x7FFFFFFF;
+  /// A tile whose keys are in registers.
+  struct Loaded {
+    Keys keys;
+    Tile tile;
+    KeyRows rows;
+    int stage;
+    bool rare;  ///< Are there scales that lie too far apart? The stage is still needed then.
+  };
 
   /// All warpgroups call it; earlier products must be done.
   __device__ __forceinline__ void bring_queries(const Group& group) const {
@@ -92,21 +105,50 @@ class Scorer {
     return (fixed_.exists[stage][row / 32] >> row % 32 & 1) != 0;
   }
 
-  __device__ __forceinline__ void score_tile(const Group& group, std::uint32_t* to, int place, int stage,
-                                             bool apart) const {
+  /// The tile of the next stage; advances all.
+  __device__ __forceinline__ void load(Loaded& loaded, std::uint32_t*& to, int& place, Stage& stage,
+                                       bool apart) const {
+    loaded.stage = stage.index();
+    ptx::wait(fixed_.full[loaded.stage], stage.parity());
+    const bool there[2] = {exists(loaded.stage, row_), exists(loaded.stage, row_ + 8)};
+    loaded.rows = key_tile(loaded.stage).read(loaded.keys, there);
+    loaded.tile = {to, ((lane_ & 1) != 0 ? there[1] : there[0]) ? place : kNowhere, loaded.rows.scale};
+    loaded.rare = apart || (kFormat == IndexFormat::kMxfp4_68 &&
+                            __any_sync(0xFFFFFFFF, loaded.rows.apart[0] || loaded.rows.apart[1]));
+    place += Config::kTile;
+    to += Config::kTile;
+    stage.next();
+  }
+  __device__ __forceinline__ KeyTile<kFormat> key_tile(int stage) const {
     const int warp_row = threadIdx.x / 32 * 16;
-    const KeyTile<kFormat> key_tile = {keys_ + (stage * Config::kTile + warp_row) * kBytes,
-                                       fixed_.scales[stage] + warp_row, lane_};
-    const bool there[2] = {exists(stage, row_), exists(stage, row_ + 8)};
-    Keys keys;
-    const KeyRows rows = key_tile.read(keys, there);
-    const Tile tile = {to, ((lane_ & 1) != 0 ? there[1] : there[0]) ? place : kNowhere, rows.scale};
-    const bool rare =
-        apart || (kFormat == IndexFormat::kMxfp4_68 && __any_sync(0xFFFFFFFF, rows.apart[0] || rows.apart[1]));
-    score_parts(group, keys, tile, rare ? -1 : stage);
-    if (rare) {
-      score_rarely(group, key_tile, tile, rows);
-      free_stage(stage);
+    return {keys_ + (stage * Config::kTile + warp_row) * kBytes, fixed_.scales[stage] + warp_row, lane_};
+  }
+  __device__ __forceinline__ void finish_rare(const Group& group, const Loaded& loaded) const {
+    if (!loaded.rare) return;
+    score_rarely(group, key_tile(loaded.stage), loaded.tile, loaded.rows);
+    free_stage(loaded.stage);
+  }
+
+  /// For one product a tile: the next tile's keys are widened while this tile's are multiplied.
+  __device__ __forceinline__ void score_in_advance(const Group& group, std::uint32_t* to, int place,
+                                                   int tiles, Stage& stage, bool apart) const {
+    const std::uint64_t query = ptx::descriptor_k_major(ptx::shared_address(this->query(0)));
+    Loaded now;
+    load(now, to, place, stage, apart);
+#pragma unroll 1
+    for (int left = tiles; left > 0; --left) {
+      float dots[kColumns / 2];
+      multiply(dots, now.keys, query);
+      if (!now.rare) free_stage(now.stage);
+      Loaded next = now;
+      if (left > 1) load(next, to, place, stage, apart);
+      ptx::wgmma_wait<0>();
+      ptx::pin_registers(dots);
+      Totals totals;
+      add_heads<kColumns>(totals, dots, weights_, lane_);
+      store(now.tile.to, 0, totals, now.tile, true);
+      finish_rare(group, now);
+      now = next;
     }
   }
 
@@ -225,8 +267,8 @@ class Scorer {
   __device__ __forceinline__ void store_pair(std::uint32_t* to, int token, float of_first, float of_second,
                                              const Tile& tile, bool wanted) const {
     const bool high = (lane_ & 2) != 0;
-    const float sum = (high ? of_second : of_first) +
-                      __shfl_xor_sync(0xFFFFFFFF, high ? of_first : of_second, 2);
+    const float sum =
+        (high ? of_second : of_first) + __shfl_xor_sync(0xFFFFFFFF, high ? of_first : of_second, 2);
     if (wanted) store_score(to, token, sum, tile);
   }
 

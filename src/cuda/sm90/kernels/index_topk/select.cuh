@@ -72,8 +72,9 @@ class Selector {
   __device__ __forceinline__ void choose_tokens() const {
     const int chosen = choose(shared_, held_, ScoreKeys{scores_}, places_, call_.topk);
     __syncthreads();
-    write_tokens(chosen, [&](int i) { return shared_.chosen[i]; },
-                 [&](int i) { return __ldcg(scores_ + shared_.chosen[i]); });
+    write_tokens(
+        chosen, [&](int i) { return shared_.chosen[i]; },
+        [&](int i) { return __ldcg(scores_ + shared_.chosen[i]); });
   }
 
   /// By CTA `rank` of `ctas`; `lists`: the query token's.
@@ -90,11 +91,11 @@ class Selector {
     clear_bins(shared_);
     ptx::cluster_sync();  // the lists are complete
     if (rank != 0) return;
-    const int chosen =
-        choose(shared_, held_, ScoreKeys{lists.keys}, ctas * kMaxIndexTopk, call_.topk);
+    const int chosen = choose(shared_, held_, ScoreKeys{lists.keys}, ctas * kMaxIndexTopk, call_.topk);
     __syncthreads();
-    write_tokens(chosen, [&](int i) { return __ldcg(lists.places + shared_.chosen[i]); },
-                 [&](int i) { return __ldcg(lists.keys + shared_.chosen[i]); });
+    write_tokens(
+        chosen, [&](int i) { return __ldcg(lists.places + shared_.chosen[i]); },
+        [&](int i) { return __ldcg(lists.keys + shared_.chosen[i]); });
   }
 
   /// The blocks whose largest scores are best; the newest block is always among them.
@@ -127,8 +128,7 @@ class Selector {
   __device__ __forceinline__ void write_tokens(int chosen, Place place_of, Key key_of) const {
     std::int32_t* indices = call_.indices.at(row_.request, row_.token);
     float* scores = call_.scores.data == nullptr ? nullptr : call_.scores.at(row_.request, row_.token);
-    const std::int32_t* blocks =
-        call_.candidates > 0 ? call_.blocks.at(row_.request, row_.token) : nullptr;
+    const std::int32_t* blocks = call_.candidates > 0 ? call_.blocks.at(row_.request, row_.token) : nullptr;
     for (int i = static_cast<int>(threadIdx.x); i < call_.topk; i += Shared::kThreads) {
       std::int32_t result = -1;
       if (i < chosen) {
@@ -165,18 +165,20 @@ class Selector {
   int places_ = 0;
 };
 
+template <class Config>
 struct SelectShared {
-  ChooseShared<kSelectThreads> choose;
-  uint4 held[kHeldKeys / 4];
+  ChooseShared<Config::kThreads> choose;
+  uint4 held[Config::kHeldKeys / 4];
 };
-static_assert(sizeof(SelectShared) <= 227 * 1024);
+static_assert(sizeof(SelectShared<SelectConfig<1>>) <= 227 * 1024 &&
+              2 * (sizeof(SelectShared<SelectConfig<2>>) + 1024) <= 228 * 1024);
 
 /// A CTA a query token; with kTeam a cluster.
-template <bool kTeam>
-__global__ void __launch_bounds__(kSelectThreads, 1)
+template <class Config, bool kTeam>
+__global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
     select_kernel(const __grid_constant__ SelectArguments arguments) {
   extern __shared__ __align__(16) std::uint8_t select_shared[];
-  auto& shared = *reinterpret_cast<SelectShared*>(select_shared);
+  auto& shared = *reinterpret_cast<SelectShared<Config>*>(select_shared);
   clear_bins(shared.choose);
   __syncthreads();
   cudaGridDependencySynchronize();
@@ -184,10 +186,10 @@ __global__ void __launch_bounds__(kSelectThreads, 1)
   const int ctas = kTeam ? static_cast<int>(ptx::ctas_of_cluster()) : 1;
   const int rank = kTeam ? static_cast<int>(ptx::rank_in_cluster()) : 0;
   const int number = static_cast<int>(blockIdx.x) / ctas;
-  const HeldKeys held{shared.held, kHeldKeys};
-  const Selector<ChooseShared<kSelectThreads>> selector(
-      arguments.call, arguments.scores + number * arguments.score_stride, arguments.first_row + number,
-      shared.choose, held);
+  const HeldKeys held{shared.held, Config::kHeldKeys};
+  const Selector<ChooseShared<Config::kThreads>> selector(arguments.call,
+                                                          arguments.scores + number * arguments.score_stride,
+                                                          arguments.first_row + number, shared.choose, held);
   if constexpr (kTeam) {
     const std::int64_t first = std::int64_t{number} * ctas * kMaxIndexTopk;
     selector.choose_in_cluster({arguments.lists.keys + first, arguments.lists.places + first}, rank, ctas);

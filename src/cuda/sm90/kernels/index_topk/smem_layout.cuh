@@ -30,7 +30,7 @@ struct Layout {
     keys = heads * index_keys::kDim;
     fixed = keys + kRing;
     weights = fixed + static_cast<int>(sizeof(Fixed<Config>));
-    factors = weights + heads * 4;
+    factors = weights + (heads + shape.head_columns) * 4;  // products come in pairs, and read weights as such
     bytes = factors + (kFp4Query ? heads * 4 * index_keys::kGroups : 0);
   }
 };

@@ -51,7 +51,8 @@ class Loader {
         ring_(ring),
         fixed_(fixed),
         ahead_(arguments, run),
-        tiles_(run.tiles) {}
+        tiles_(run.tiles),
+        reads_once_(!arguments.call.ragged && arguments.groups_of_request == 1) {}
 
   __device__ __forceinline__ void load() {
     switch (keys_of_run(call_)) {
@@ -149,12 +150,23 @@ class Loader {
       }
       if (my_tile == tile && there) {
         std::uint8_t* to = ring_ + (stage * kTile + run * kRun) * kBytes;
-        if constexpr (kFormat == IndexFormat::kFp8_132) {
-          ptx::copy_box(to, map_, 0, key.offset, 0, key.page, full);
+        std::uint32_t* scales_to = &fixed_.scales[stage][run * kRun];
+        constexpr std::uint32_t kScales = kRun * index_keys::kScaleBytes;
+        if (reads_once_) {
+          if constexpr (kFormat == IndexFormat::kFp8_132) {
+            ptx::copy_box(to, map_, 0, key.offset, 0, key.page, full, policy_);
+          } else {
+            ptx::copy_bytes(to, data, kRun * kBytes, full, policy_);
+          }
+          ptx::copy_bytes(scales_to, scales, kScales, full, policy_);
         } else {
-          ptx::copy_bytes(to, data, kRun * kBytes, full);
+          if constexpr (kFormat == IndexFormat::kFp8_132) {
+            ptx::copy_box(to, map_, 0, key.offset, 0, key.page, full);
+          } else {
+            ptx::copy_bytes(to, data, kRun * kBytes, full);
+          }
+          ptx::copy_bytes(scales_to, scales, kScales, full);
         }
-        ptx::copy_bytes(&fixed_.scales[stage][run * kRun], scales, kRun * index_keys::kScaleBytes, full);
       }
       if constexpr (kRuns < 32) left >>= kRuns;
     }
@@ -243,6 +255,9 @@ class Loader {
   Fixed<Config>& fixed_;
   Walk<Config> ahead_;
   const int tiles_;
+  /// Keys of one group of query tokens make way in L2 before scores do, which are read soon.
+  const bool reads_once_;
+  const std::uint64_t policy_ = ptx::evict_first_policy();
   sm90::RingPlace<kStages> place_;
   const int lane_ = threadIdx.x % 32;
   int last_group_ = -1, most_ = 0;

@@ -14,6 +14,16 @@ struct Keys {
   std::uint32_t fragments[index_keys::kGroups][4];
 };
 
+/// Call behind the wait for products of these keys: registers that products still read must not get other
+/// keys, and the compiler does not know that they are read until then.
+__device__ __forceinline__ void hold_registers(const Keys& keys) {
+#pragma unroll
+  for (const auto& fragment : keys.fragments) {
+#pragma unroll
+    for (std::uint32_t word : fragment) asm volatile("" ::"r"(word) : "memory");
+  }
+}
+
 /// relu that keeps NaN.
 __device__ __forceinline__ float relu(float x) {
   return ptx::max_with_nan(x, 0);

@@ -144,7 +144,7 @@ class Scorer {
       if (left > 1) load(next, to, place, stage, apart);
       ptx::wgmma_wait<0>();
       ptx::pin_registers(dots);
-      hold_registers(now.keys);
+      hold_registers(now.keys, arguments_.rows, shared_);
       Totals totals;
       add_heads<kColumns>(totals, dots, weights_, lane_);
       store(now.tile.to, 0, totals, now.tile, true);

@@ -14,20 +14,6 @@ struct Keys {
   std::uint32_t fragments[index_keys::kGroups][4];
 };
 
-/// Call behind the wait for products of these keys, if others were made meanwhile: ptxas gives registers of
-/// fragments away when products have been issued, not when they have been read. A store that never happens
-/// keeps them. `not_negative`: unknown to the compiler; `shared`: any place.
-__device__ __forceinline__ void hold_registers(const Keys& keys, int not_negative, const void* shared) {
-#pragma unroll
-  for (const auto& f : keys.fragments) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.lt.s32 p, %0, 0;\n@p st.shared.v4.u32 [%1], {%2, %3, %4, %5};\n}\n" ::"r"(
-            not_negative),
-        "r"(ptx::shared_address(shared)), "r"(f[0]), "r"(f[1]), "r"(f[2]), "r"(f[3])
-        : "memory");
-  }
-}
-
 /// relu that keeps NaN.
 __device__ __forceinline__ float relu(float x) {
   return ptx::max_with_nan(x, 0);

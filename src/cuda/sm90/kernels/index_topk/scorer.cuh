@@ -33,16 +33,14 @@ class Scorer {
       int place = walk.first_place() + row_ + (lane_ & 1) * 8;
       std::uint32_t* to =
           arguments_.scores + (group.row - arguments_.first_row) * arguments_.score_stride + place;
-      if (kFormat == IndexFormat::kMxfp4_68 && group.rows * arguments_.shape.head_chunks == 1) {
-        score_in_advance(group, to, place, tiles, stage, apart);
-      } else {
 #pragma unroll 1
-        for (int tile = 0; tile < tiles; ++tile) {
-          Loaded loaded;
-          load(loaded, to, place, stage, apart);
-          score_parts(group, loaded.keys, loaded.tile, loaded.rare ? -1 : loaded.stage);
-          finish_rare(group, loaded);
-        }
+      for (int tile = 0; tile < tiles; ++tile) {
+        Loaded loaded;
+        load(loaded, to, place, stage, apart);
+        score_parts(group, loaded.keys, loaded.tile, loaded.rare ? -1 : loaded.stage);
+        if (!loaded.rare) continue;
+        score_rarely(group, key_tile(loaded.stage), loaded.tile, loaded.rows);
+        free_stage(loaded.stage);
       }
       walk.skip(tiles);
     }
@@ -123,35 +121,6 @@ class Scorer {
     const int warp_row = threadIdx.x / 32 * 16;
     return {keys_ + (stage * Config::kTile + warp_row) * kBytes, fixed_.scales[stage] + warp_row, lane_};
   }
-  __device__ __forceinline__ void finish_rare(const Group& group, const Loaded& loaded) const {
-    if (!loaded.rare) return;
-    score_rarely(group, key_tile(loaded.stage), loaded.tile, loaded.rows);
-    free_stage(loaded.stage);
-  }
-
-  /// For one product a tile: the next tile's keys are widened while this tile's are multiplied.
-  __device__ __forceinline__ void score_in_advance(const Group& group, std::uint32_t* to, int place,
-                                                   int tiles, Stage& stage, bool apart) const {
-    const std::uint64_t query = ptx::descriptor_k_major(ptx::shared_address(this->query(0)));
-    Loaded now;
-    load(now, to, place, stage, apart);
-#pragma unroll 1
-    for (int left = tiles; left > 0; --left) {
-      float dots[kColumns / 2];
-      multiply(dots, now.keys, query);
-      if (!now.rare) free_stage(now.stage);
-      Loaded next = now;
-      if (left > 1) load(next, to, place, stage, apart);
-      ptx::wgmma_wait<0>();
-      ptx::pin_registers(dots);
-      hold_registers(now.keys, arguments_.rows, shared_);
-      Totals totals;
-      add_heads<kColumns>(totals, dots, weights_, lane_);
-      store(now.tile.to, 0, totals, now.tile, true);
-      finish_rare(group, now);
-      now = next;
-    }
-  }
 
   /// `query`: the descriptor of a part's heads.
   __device__ __forceinline__ void multiply(float (&dots)[kColumns / 2], const Keys& keys,
@@ -170,7 +139,7 @@ class Scorer {
   __device__ __forceinline__ void score_parts(const Group& group, const Keys& keys, const Tile& tile,
                                               int stage) const {
     const std::uint64_t descriptor = ptx::descriptor_k_major(ptx::shared_address(query(0)));
-    if constexpr (Config::kPairs) {
+    if (Config::kPairs && group.rows * arguments_.shape.head_chunks > 1) {
       score_pairs(group, keys, tile, stage, descriptor);
     } else {
       score_singly(group, keys, tile, stage, descriptor);

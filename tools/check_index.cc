@@ -67,6 +67,25 @@ std::vector<IndexSpec> listed() {
         s.lengths = {2046, 2047, 2048, 2049, 9000};
       });
     }
+    // Query tokens that clusters of CTAs choose for, and more keys than their shared memory holds.
+    for (IndexScores scores : {IndexScores::kNormal, IndexScores::kEqual, IndexScores::kRising}) {
+      add([&](IndexSpec& s) {
+        s.scores = scores;
+        s.topk = 2048;
+        s.heads = 8;
+        s.lengths = {70000, 33000, 9000};
+      });
+      add([&](IndexSpec& s) {
+        s.scores = scores;
+        s.topk = 2048;
+        s.lengths = {8192, 2049, 100};
+      });
+    }
+    add([](IndexSpec& s) {
+      s.topk = 2048;
+      s.heads = 8;
+      s.lengths = {300000};
+    });
     for (int heads : {8, 16, 24, 32, 40, 48, 56, 72, 128}) add([&](IndexSpec& s) { s.heads = heads; });
     for (int page : {1, 2, 3, 7, 16, 33, 63, 100, 128, 256}) {
       add([&](IndexSpec& s) { s.page_size = page; });

@@ -6,8 +6,7 @@
 #include "cuda/host/tensor_map.h"
 #include "cuda/index_backend.h"
 #include "cuda/sm90/kernels/index_topk/loader.cuh"
-#include "cuda/sm90/kernels/index_topk/scorer_fp8.cuh"
-#include "cuda/sm90/kernels/index_topk/scorer_mxfp4.cuh"
+#include "cuda/sm90/kernels/index_topk/scorer.cuh"
 #include "cuda/sm90/kernels/index_topk/select.cuh"
 
 namespace flashlatent::cuda {
@@ -16,60 +15,143 @@ namespace indexer {
 
 namespace {
 
-template <int kColumns, IndexFormat kFormat, bool kFp4Query>
-__global__ void __launch_bounds__(kThreads, 2)
+/// What can be done before the previous launch has ended.
+template <class Config, IndexFormat kFormat>
+__device__ __forceinline__ void prepare(Fixed<Config>& fixed, const IndexCall& call, const CUtensorMap& map) {
+  if (threadIdx.x == Config::kConsumers && kFormat == IndexFormat::kFp8_132 && call.pages > 0 &&
+      keys_of_run(call) > 0) {
+    ptx::prefetch_map(map);
+  }
+  if (threadIdx.x != 0) return;
+  for (int i = 0; i < stages_of(kFormat); ++i) {
+    ptx::init(fixed.full[i], kLoaderArrivals);
+    ptx::init(fixed.empty[i], Config::kConsumers / 32);
+  }
+  ptx::publish_barriers();
+}
+
+template <class Config, int kColumns, IndexFormat kFormat, bool kFp4Query>
+__global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
     score_kernel(const __grid_constant__ ScoreArguments arguments, const __grid_constant__ CUtensorMap map) {
   extern __shared__ __align__(1024) std::uint8_t score_shared[];
-  const Layout<kFormat, kFp4Query> layout(arguments.shape);
-  auto& fixed = *reinterpret_cast<Fixed*>(score_shared + layout.fixed);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < stages_of(kFormat); ++i) {
-      ptx::init(fixed.full[i], kLoaderArrivals);
-      ptx::init(fixed.empty[i], kConsumers / 32);
-    }
-    ptx::publish_barriers();
-  }
+  const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
+  auto& fixed = *reinterpret_cast<Fixed<Config>*>(score_shared + layout.fixed);
+  prepare<Config, kFormat>(fixed, arguments.call, map);
   cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();          // the next launch may take its place in the queue
-  const Run run = run_of_cta(arguments, fixed.room);  // its barriers publish the barriers above
-  if (threadIdx.x >= kConsumers) {
-    Loader<kFormat>(arguments, map, run, score_shared + layout.keys, fixed).load();
-  } else if constexpr (kFormat == IndexFormat::kFp8_132) {
-    Fp8Scorer<kColumns, kFp4Query>(arguments, score_shared, layout, fixed).score(run);
+  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
+  const Run run = run_of_cta<Config>(arguments, fixed.room);  // its barriers publish the barriers above
+  if (threadIdx.x >= Config::kConsumers) {
+    if constexpr (Config::kPairs) ptx::give_registers<Config::kLoaderRegisters>();
+    if (threadIdx.x / 32 == Config::kConsumers / 32) {
+      Loader<Config, kFormat>(arguments, map, run, score_shared + layout.keys, fixed).load();
+    }
   } else {
-    Mxfp4Scorer<kColumns, kFp4Query>(arguments, score_shared, layout, fixed).score(run);
+    if constexpr (Config::kPairs) ptx::take_registers<Config::kScorerRegisters>();
+    Scorer<Config, kColumns, kFormat, kFp4Query>(arguments, score_shared, layout, fixed).score(run);
   }
 }
 
-template <int kColumns, IndexFormat kFormat, bool kFp4Query>
-Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int ctas,
+template <class Config, int kColumns, IndexFormat kFormat, bool kFp4Query>
+Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int processors,
                      const Executor& executor) {
-  const Layout<kFormat, kFp4Query> layout(arguments.shape);
+  constexpr auto kKernel = score_kernel<Config, kColumns, kFormat, kFp4Query>;
+  const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
   LaunchShape shape;
-  shape.blocks = ctas;
-  shape.threads = kThreads;
+  shape.blocks = Config::kCtas * processors;
+  shape.threads = Config::kThreads;
   shape.shared_bytes = static_cast<std::size_t>(layout.bytes);
   shape.overlaps_previous = true;
-  FLASHLATENT_RETURN_IF_ERROR(
-      (allow_shared_memory<score_kernel<kColumns, kFormat, kFp4Query>>(kMostShared, executor.device)));
-  FLASHLATENT_RETURN_IF_ERROR(
-      (prefer_shared_memory<score_kernel<kColumns, kFormat, kFp4Query>>(executor.device)));
-  return launch(score_kernel<kColumns, kFormat, kFp4Query>, shape, executor, arguments, map);
+  FLASHLATENT_RETURN_IF_ERROR(allow_shared_memory<kKernel>(Config::kMostShared, executor.device));
+  FLASHLATENT_RETURN_IF_ERROR(prefer_shared_memory<kKernel>(executor.device));
+  return launch(kKernel, shape, executor, arguments, map);
 }
 
-template <int kColumns, IndexFormat kFormat>
-Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int ctas,
+template <class Config, int kColumns, IndexFormat kFormat>
+Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int processors,
                      const Executor& executor) {
-  return arguments.call.fp4_query ? launch_scores<kColumns, kFormat, true>(arguments, map, ctas, executor)
-                                  : launch_scores<kColumns, kFormat, false>(arguments, map, ctas, executor);
+  return arguments.call.fp4_query
+             ? launch_scores<Config, kColumns, kFormat, true>(arguments, map, processors, executor)
+             : launch_scores<Config, kColumns, kFormat, false>(arguments, map, processors, executor);
 }
 
-template <int kColumns>
-Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int ctas,
+template <class Config, int kColumns>
+Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int processors,
                      const Executor& executor) {
-  return arguments.call.format == IndexFormat::kFp8_132
-             ? launch_scores<kColumns, IndexFormat::kFp8_132>(arguments, map, ctas, executor)
-             : launch_scores<kColumns, IndexFormat::kMxfp4_68>(arguments, map, ctas, executor);
+  if constexpr (!Config::kPairs) {
+    return launch_scores<Config, kColumns, IndexFormat::kFp8_132>(arguments, map, processors, executor);
+  } else {
+    return arguments.call.format == IndexFormat::kFp8_132
+               ? launch_scores<Config, kColumns, IndexFormat::kFp8_132>(arguments, map, processors, executor)
+               : launch_scores<Config, kColumns, IndexFormat::kMxfp4_68>(arguments, map, processors,
+                                                                         executor);
+  }
+}
+
+template <class Config>
+Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, int processors,
+                     const Executor& executor) {
+  return arguments.shape.head_columns == 32 ? launch_scores<Config, 32>(arguments, map, processors, executor)
+                                            : launch_scores<Config, 64>(arguments, map, processors, executor);
+}
+
+/// What a CTA chooses with when its warpgroups have scored.
+using FusedChoice = ChooseShared<ScoreConfig<4>::kConsumers>;
+
+/// Both launches in one: the CTAs of a cluster score a query token's keys, and the first one chooses.
+template <IndexFormat kFormat, bool kFp4Query>
+__global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
+    fused_kernel(const __grid_constant__ ScoreArguments arguments, const __grid_constant__ CUtensorMap map) {
+  using Config = ScoreConfig<4>;
+  extern __shared__ __align__(1024) std::uint8_t fused_shared[];
+  const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
+  auto& fixed = *reinterpret_cast<Fixed<Config>*>(fused_shared + layout.fixed);
+  auto& choice = *reinterpret_cast<FusedChoice*>(fused_shared + (layout.bytes + 15) / 16 * 16);
+  prepare<Config, kFormat>(fixed, arguments.call, map);
+  if (threadIdx.x < Config::kConsumers) clear_bins(choice);
+  const int rank = static_cast<int>(ptx::rank_in_cluster()), ctas = static_cast<int>(ptx::ctas_of_cluster());
+  const int number = static_cast<int>(blockIdx.x) / ctas;
+  __syncthreads();
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
+  const Run run = run_of_row<Config>(arguments, row_of(arguments.call, number), rank, ctas);
+  if (threadIdx.x >= Config::kConsumers) {
+    ptx::give_registers<Config::kLoaderRegisters>();
+    if (threadIdx.x / 32 == Config::kConsumers / 32) {
+      Loader<Config, kFormat>(arguments, map, run, fused_shared + layout.keys, fixed).load();
+    }
+    return;  // barriers of all threads are of those that have not returned
+  }
+  ptx::take_registers<Config::kScorerRegisters>();
+  Scorer<Config, 64, kFormat, kFp4Query>(arguments, fused_shared, layout, fixed).score(run);
+  ptx::cluster_sync();  // all scores of the query token have been stored
+  if (rank != 0) return;
+  const HeldKeys held;
+  const Selector<FusedChoice> selector(arguments.call, arguments.scores + number * arguments.score_stride,
+                                       number, choice, held);
+  selector.choose_tokens();
+  if (arguments.call.best_blocks > 0) selector.choose_blocks();
+  if (arguments.call.all_scores.data != nullptr) selector.write_all_scores(0, 1);
+}
+
+template <IndexFormat kFormat, bool kFp4Query>
+Status launch_fused(const ScoreArguments& arguments, const CUtensorMap& map, int team,
+                    const Executor& executor) {
+  using Config = ScoreConfig<4>;
+  constexpr int kMost =
+      Layout<Config, kFormat, kFp4Query>({64, 2, 1, 4}).bytes + 16 + static_cast<int>(sizeof(FusedChoice));
+  static_assert(kMost <= Config::kMostShared);
+  constexpr CompiledKernel kKernel = {
+      [] { return reinterpret_cast<const void*>(fused_kernel<kFormat, kFp4Query>); }, Config::kThreads,
+      kMost};
+  FLASHLATENT_RETURN_IF_ERROR((prefer_shared_memory<fused_kernel<kFormat, kFp4Query>>(executor.device)));
+  return launch_ctas(kKernel, static_cast<int>(arguments.rows) * team, team, executor, {&arguments, &map});
+}
+
+template <IndexFormat kFormat>
+Status launch_fused(const ScoreArguments& arguments, const CUtensorMap& map, int team,
+                    const Executor& executor) {
+  return arguments.call.fp4_query ? launch_fused<kFormat, true>(arguments, map, team, executor)
+                                  : launch_fused<kFormat, false>(arguments, map, team, executor);
 }
 
 /// The map of fp8_132 keys, with boxes of keys_of_run() keys; nothing if no keys are copied by boxes.
@@ -88,21 +170,29 @@ Status keys_map(const IndexCall& call, CUtensorMap& map) {
                  map);
 }
 
-template <bool kTeam>
-Status launch_selection(const SelectArguments& arguments, int rows, const Executor& executor) {
-  constexpr int kCtas = kTeam ? kSelectTeam : 1;
-  constexpr CompiledKernel kKernel = {[] { return reinterpret_cast<const void*>(select_kernel<kTeam>); },
-                                      kSelectThreads, sizeof(SelectShared)};
-  FLASHLATENT_RETURN_IF_ERROR(prefer_shared_memory<select_kernel<kTeam>>(executor.device));
-  return launch_ctas(kKernel, rows * kCtas, kCtas, executor, {&arguments});
+template <class Config, bool kTeam>
+Status launch_selection(const SelectArguments& arguments, int rows, int team, const Executor& executor) {
+  constexpr CompiledKernel kKernel = {
+      [] { return reinterpret_cast<const void*>(select_kernel<Config, kTeam>); }, Config::kThreads,
+      sizeof(SelectShared<Config>)};
+  FLASHLATENT_RETURN_IF_ERROR((prefer_shared_memory<select_kernel<Config, kTeam>>(executor.device)));
+  return launch_ctas(kKernel, rows * team, team, executor, {&arguments});
+}
+
+Status launch_selection(const SelectArguments& arguments, int rows, int team, int processors,
+                        const Executor& executor) {
+  if (team > 1) return launch_selection<SelectConfig<1>, true>(arguments, rows, team, executor);
+  return rows <= processors ? launch_selection<SelectConfig<1>, false>(arguments, rows, 1, executor)
+                            : launch_selection<SelectConfig<2>, false>(arguments, rows, 1, executor);
 }
 
 }  // namespace
 
 }  // namespace indexer
 
-Result<std::size_t> index_topk_workspace_bytes(const IndexCall& call, const Executor& /*executor*/) {
-  return static_cast<std::size_t>(indexer::wave_rows(call) * indexer::score_stride(call) * 4);
+Result<std::size_t> index_topk_workspace_bytes(const IndexCall& call, const Executor& executor) {
+  FLASHLATENT_ASSIGN_OR_RETURN(const int processors, multiprocessors(executor.device));
+  return static_cast<std::size_t>(indexer::workspace_of(call, processors).bytes);
 }
 
 Status index_topk(const IndexCall& call, Memory workspace, const Executor& executor) {
@@ -111,10 +201,23 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   FLASHLATENT_ASSIGN_OR_RETURN(const int processors, multiprocessors(executor.device));
   auto* scores = static_cast<std::uint32_t*>(workspace.data);
-  const Shape shape = shape_of(call);
+  Shape shape = shape_of(call);
   const std::int64_t wave = wave_rows(call);
+  const WorkspaceParts parts = workspace_of(call, processors);
+  auto* bytes = static_cast<std::uint8_t*>(workspace.data);
+  const ChosenLists lists = {reinterpret_cast<std::uint32_t*>(bytes + parts.list_keys),
+                             reinterpret_cast<std::int32_t*>(bytes + parts.list_places)};
+  const int select_ctas = select_team(call, processors);
   CUtensorMap map;
   FLASHLATENT_RETURN_IF_ERROR(keys_map(call, map));
+  if (const int team = score_team(call, processors); team > 0) {
+    shape.group_rows = 1;
+    const int rows = static_cast<int>(call.rows());
+    const ScoreArguments arguments{call, shape, scores, score_stride(call), 0, rows, rows, call.tokens};
+    return call.format == IndexFormat::kFp8_132
+               ? launch_fused<IndexFormat::kFp8_132>(arguments, map, team, executor)
+               : launch_fused<IndexFormat::kMxfp4_68>(arguments, map, team, executor);
+  }
   for (std::int64_t first = 0; first < call.rows(); first += wave) {
     const int rows = static_cast<int>(std::min(wave, call.rows() - first));
     const ScoreArguments arguments{call,
@@ -123,15 +226,13 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
                                    score_stride(call),
                                    static_cast<int>(first),
                                    rows,
-                                   static_cast<int>(groups_of(call, shape))};
-    FLASHLATENT_RETURN_IF_ERROR(shape.head_columns == 32
-                                    ? launch_scores<32>(arguments, map, 2 * processors, executor)
-                                    : launch_scores<64>(arguments, map, 2 * processors, executor));
-    const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first)};
-    // Few query tokens of long contexts: several CTAs each, as long as each has a multiprocessor.
-    const bool team = rows * kSelectTeam <= processors && call.span > 2 * kUnsampled && call.best_blocks == 0;
-    FLASHLATENT_RETURN_IF_ERROR(team ? launch_selection<true>(select, rows, executor)
-                                     : launch_selection<false>(select, rows, executor));
+                                   static_cast<int>(groups_of(call, shape)),
+                                   groups_of_request(call, shape)};
+    FLASHLATENT_RETURN_IF_ERROR(shape.warpgroups == 4
+                                    ? launch_scores<ScoreConfig<4>>(arguments, map, processors, executor)
+                                    : launch_scores<ScoreConfig<2>>(arguments, map, processors, executor));
+    const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first), lists};
+    FLASHLATENT_RETURN_IF_ERROR(launch_selection(select, rows, select_ctas, processors, executor));
   }
   return {};
 }

@@ -5,6 +5,7 @@
 
 #include "cuda/sm90/kernels/index_topk/smem_layout.cuh"
 #include "cuda/sm90/kernels/index_topk/walk.cuh"
+#include "cuda/sm90/load/ring_place.cuh"
 #include "cuda/sm90/ptx/copy.cuh"
 
 namespace flashlatent::cuda::indexer {
@@ -39,18 +40,19 @@ __device__ __forceinline__ int most_seen(const IndexCall& call, const Group& gro
   return most;
 }
 
-template <IndexFormat kFormat>
+template <class Config, IndexFormat kFormat>
 class Loader {
  public:
   /// `map`: the map of fp8_132 keys, with boxes of keys_of_run() keys.
   __device__ __forceinline__ Loader(const ScoreArguments& arguments, const CUtensorMap& map, const Run& run,
-                                    std::uint8_t* ring, Fixed& fixed)
+                                    std::uint8_t* ring, Fixed<Config>& fixed)
       : call_(arguments.call),
         map_(map),
         ring_(ring),
         fixed_(fixed),
         ahead_(arguments, run),
-        tiles_(run.tiles) {}
+        tiles_(run.tiles),
+        reads_once_(!arguments.call.ragged && arguments.groups_of_request == 1) {}
 
   __device__ __forceinline__ void load() {
     switch (keys_of_run(call_)) {
@@ -64,7 +66,7 @@ class Loader {
   }
 
  private:
-  static constexpr int kBytes = index_keys::data_bytes(kFormat), kParts = kTile / 32,
+  static constexpr int kTile = Config::kTile, kBytes = index_keys::data_bytes(kFormat), kParts = kTile / 32,
                        kStages = stages_of(kFormat);
 
   /// Page numbers are loaded two tiles before they are used. `find` fills a Place, `copy` copies its tile.
@@ -82,53 +84,92 @@ class Loader {
     }
   }
 
-  /// Each lane has a run: a lone warp takes several clocks for each instruction, so there must be few.
+  /// Runs of neighbouring tiles, one a lane.
+  struct Batch {
+    KeyPlace key;
+    int tiles = 0;
+  };
+
+  /// A lone warp takes 6 to 11 clocks for each instruction. So it finds the runs of several tiles at once,
+  /// and has few instructions a tile.
   template <int kRun>
   __device__ __forceinline__ void load_runs() {
-    load_tiles<KeyPlace>([&](KeyPlace& key) { find_run<kRun>(key); },
-                         [&](int n, const KeyPlace& key) { copy_run<kRun>(n, key); });
+    Batch even, odd;
+    find_runs<kRun>(even);
+    copy_runs<kRun>(even);  // before others are found: a launch waits for the first keys
+    find_runs<kRun>(odd);
+    while (odd.tiles > 0) {
+      find_runs<kRun>(even);
+      copy_runs<kRun>(odd);
+      if (even.tiles == 0) return;
+      find_runs<kRun>(odd);
+      copy_runs<kRun>(even);
+    }
   }
 
   template <int kRun>
-  __device__ __forceinline__ void find_run(KeyPlace& key) {
+  __device__ __forceinline__ void find_runs(Batch& batch) {
+    constexpr int kTilesOfBatch = 32 / (kTile / kRun);
+    batch.tiles = 0;
     if (!enter_next()) return;
-    key = lane_ < kTile / kRun ? find_key(call_, ahead_.group(), ahead_.first_place() + lane_ * kRun, most_)
-                               : KeyPlace{};
-    ahead_.next();
+    batch.tiles = min(kTilesOfBatch, ahead_.tiles_here());
+    batch.key = lane_ < batch.tiles * (kTile / kRun)
+                    ? find_key(call_, ahead_.group(), ahead_.first_place() + lane_ * kRun, most_)
+                    : KeyPlace{};
+    ahead_.skip(batch.tiles);
   }
 
   template <int kRun>
-  __device__ __forceinline__ void copy_run(int n, const KeyPlace& key) {
-    const int stage = wait_for_stage(n);
+  __device__ __forceinline__ void copy_runs(const Batch& batch) {
+    constexpr int kRuns = kTile / kRun;  // of a tile
+    constexpr std::uint32_t kMask = 0xFFFFFFFF >> (32 - kRuns);
+    const KeyPlace& key = batch.key;
     const bool there = key.page >= 0 && key.page < call_.pages;
-    const int runs = __popc(__ballot_sync(0xFFFFFFFF, there));
-    if (lane_ == 0) ptx::expect(fixed_.full[stage], runs * kRun * (kBytes + index_keys::kScaleBytes));
-    if (lane_ < kTile / kRun) {
-      const std::uint32_t exists = !there ? 0 : key.left >= kRun ? 0xFFFFFFFF : (1U << key.left) - 1;
-      if constexpr (kRun == 32) {
-        fixed_.exists[stage][lane_] = exists;
-      } else {
-        reinterpret_cast<std::uint8_t*>(fixed_.exists[stage])[lane_] = static_cast<std::uint8_t>(exists);
+    std::uint32_t left = __ballot_sync(0xFFFFFFFF, there);
+    const std::uint32_t exists = !there ? 0 : key.left >= kRun ? 0xFFFFFFFF : (1U << key.left) - 1;
+    const std::uint8_t* page = call_.index_cache + key.page * call_.page_stride;
+    const std::uint8_t* data = page + index_keys::data_offset(kFormat, key.offset);
+    const std::uint8_t* scales = page + index_keys::scale_offset(kFormat, call_.page_size, key.offset);
+    const int my_tile = lane_ / kRuns, run = lane_ % kRuns;
+#pragma unroll 1
+    for (int tile = 0; tile < batch.tiles; ++tile, place_.next()) {
+      const int stage = place_.index();
+      ptx::Barrier& full = fixed_.full[stage];
+      ptx::wait(fixed_.empty[stage], place_.parity() ^ 1);
+      if (my_tile == tile) {
+        if constexpr (kRun == 32) {
+          fixed_.exists[stage][run] = exists;
+        } else {
+          reinterpret_cast<std::uint8_t*>(fixed_.exists[stage])[run] = static_cast<std::uint8_t>(exists);
+        }
       }
-    }
-    __syncwarp();
-    if (there) {
-      const std::uint8_t* page = call_.index_cache + key.page * call_.page_stride;
-      const int first = lane_ * kRun;
-      std::uint8_t* to = ring_ + (stage * kTile + first) * kBytes;
-      if constexpr (kFormat == IndexFormat::kFp8_132) {
-        ptx::copy_box(to, map_, 0, key.offset, 0, key.page, fixed_.full[stage]);
-      } else {
-        ptx::copy_bytes(to, page + index_keys::data_offset(kFormat, key.offset), kRun * kBytes,
-                        fixed_.full[stage]);
+      __syncwarp();
+      if (lane_ == 0) {
+        ptx::expect(full, __popc(left & kMask) * kRun * (kBytes + index_keys::kScaleBytes));
+        ptx::arrive(full, kLoaderArrivals);
       }
-      ptx::copy_bytes(&fixed_.scales[stage][first],
-                      page + index_keys::scale_offset(kFormat, call_.page_size, key.offset),
-                      kRun * index_keys::kScaleBytes, fixed_.full[stage]);
+      if (my_tile == tile && there) {
+        std::uint8_t* to = ring_ + (stage * kTile + run * kRun) * kBytes;
+        std::uint32_t* scales_to = &fixed_.scales[stage][run * kRun];
+        constexpr std::uint32_t kScales = kRun * index_keys::kScaleBytes;
+        if (reads_once_) {
+          if constexpr (kFormat == IndexFormat::kFp8_132) {
+            ptx::copy_box(to, map_, 0, key.offset, 0, key.page, full, policy_);
+          } else {
+            ptx::copy_bytes(to, data, kRun * kBytes, full, policy_);
+          }
+          ptx::copy_bytes(scales_to, scales, kScales, full, policy_);
+        } else {
+          if constexpr (kFormat == IndexFormat::kFp8_132) {
+            ptx::copy_box(to, map_, 0, key.offset, 0, key.page, full);
+          } else {
+            ptx::copy_bytes(to, data, kRun * kBytes, full);
+          }
+          ptx::copy_bytes(scales_to, scales, kScales, full);
+        }
+      }
+      if constexpr (kRuns < 32) left >>= kRuns;
     }
-    __syncwarp();
-    ptx::arrive(fixed_.full[stage]);
-    if (lane_ == 0) ptx::arrive(fixed_.full[stage]);
   }
 
   /// For keys that may lie apart: each lane has one of 32.
@@ -211,9 +252,13 @@ class Loader {
   const IndexCall& call_;
   const CUtensorMap& map_;
   std::uint8_t* ring_;
-  Fixed& fixed_;
-  Walk ahead_;
+  Fixed<Config>& fixed_;
+  Walk<Config> ahead_;
   const int tiles_;
+  /// Keys of one group of query tokens make way in L2 before scores do, which are read soon.
+  const bool reads_once_;
+  const std::uint64_t policy_ = ptx::evict_first_policy();
+  sm90::RingPlace<kStages> place_;
   const int lane_ = threadIdx.x % 32;
   int last_group_ = -1, most_ = 0;
 };

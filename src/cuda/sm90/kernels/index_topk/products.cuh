@@ -8,8 +8,8 @@
 
 namespace flashlatent::cuda::indexer {
 
-/// A thread's fragments of 64 keys: rows r and r + 8 of its warp's 16 (r = lane / 4), a fragment for each 32
-/// columns.
+/// A thread's fragments of 64 keys: rows r and r + 8 of its warp's 16 (r = lane / 4), a fragment for each
+/// step of 32 columns.
 struct Keys {
   std::uint32_t fragments[index_keys::kGroups][4];
 };
@@ -48,31 +48,13 @@ __device__ __forceinline__ void add_heads(Totals& totals, const float (&dots)[kC
 /// a warp's own, eight heads at a time: beside a warpgroup's products registers would not suffice.
 inline constexpr int kRareHeads = 8;
 
-/// dots += q . k, times a factor for each of the two rows. `query`: the chunk's queries in shared memory;
-/// kRareHeads heads from `first` on are multiplied. `factors`: for all heads of the chunk and each 32
-/// columns, or null.
-template <int kColumns>
-__device__ __forceinline__ void multiply_rarely(float (&dots)[4], const Keys& keys, const std::uint8_t* query,
-                                                int first, const float (&row_factors)[2],
-                                                const float* factors, int lane) {
-  const int head = first + lane / 4;
-  const std::uint8_t* row = query + head * index_keys::kDim + lane % 4 * 4;
-#pragma unroll
-  for (int i = 0; i < index_keys::kGroups; ++i) {
-    float part[4] = {};
-    const auto word = [&](int unit) {
-      return *reinterpret_cast<const std::uint32_t*>(row + (unit ^ (head & 7)) * 16);
-    };
-    ptx::mma_e4m3(part, keys.fragments[i], word(2 * i), word(2 * i + 1));
-    float2 factor = make_float2(1, 1);
-    if (factors != nullptr) {
-      factor = *reinterpret_cast<const float2*>(factors + i * kColumns + first + lane % 4 * 2);
-    }
-    dots[0] = fmaf(part[0] * row_factors[0], factor.x, dots[0]);
-    dots[1] = fmaf(part[1] * row_factors[0], factor.y, dots[1]);
-    dots[2] = fmaf(part[2] * row_factors[1], factor.x, dots[2]);
-    dots[3] = fmaf(part[3] * row_factors[1], factor.y, dots[3]);
-  }
+/// part += step `step` of q . k of eight heads. `head_row`: in shared memory, of this lane's head (lane / 4).
+__device__ __forceinline__ void multiply_rare_step(float (&part)[4], const std::uint32_t (&fragment)[4],
+                                                   const std::uint8_t* head_row, int step, int lane) {
+  const auto word = [&](int unit) {
+    return *reinterpret_cast<const std::uint32_t*>(head_row + (unit ^ (lane / 4)) * 16 + lane % 4 * 4);
+  };
+  ptx::mma_e4m3(part, fragment, word(2 * step), word(2 * step + 1));
 }
 
 __device__ __forceinline__ void add_rare_heads(Totals& totals, const float (&dots)[4], const float* weights,

@@ -1,9 +1,9 @@
 // A group's queries in shared memory, as the B operand of wgmma, and its weights.
 //
-// mxfp4_68 keys are multiplied out of registers, where a thread of a fragment holds bytes 4 c to 4 c + 3 and
-// 16 + 4 c to 16 + 4 c + 3 of each 32 columns (c = lane % 4). It reads columns 8 c to 8 c + 7 instead, four
-// bytes, at once. So the columns of a query are permuted in the same way: word w (four columns) of 32 columns
-// lies at word w % 2 * 4 + w / 2.
+// mxfp4_68 keys are multiplied out of registers. Lane c of the four that share a key reads the 32 columns of
+// scale c at once, so that it has one scale; step i of the products takes its columns 8 i to 8 i + 7. So the
+// columns of a query are permuted: of step i, word c of 16 bytes (four columns) are columns 32 c + 8 i to
+// 32 c + 8 i + 3, and word c of the next 16 bytes are the four columns behind these.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/smem_layout.cuh"
@@ -87,21 +87,22 @@ __device__ __forceinline__ int weight_place(int head) {
 template <IndexFormat kFormat>
 __device__ __forceinline__ int word_of(int unit, int j) {
   if constexpr (kFormat == IndexFormat::kFp8_132) return unit * 4 + j;
-  return unit / 2 * 8 + j * 2 + unit % 2;
+  return j * 8 + unit;
 }
 
-/// `thread`: one of kConsumers, which must synchronise before and after the call.
+/// `thread`: one of the consumers, which must synchronise before and after the call.
 ///
 /// Scales of e2m1 queries become exponents of their elements and factors of weights. A query token with a
 /// head whose scales lie too far apart is `apart`: its elements are stored without scales, which become
 /// `factors`.
-template <int kColumns, IndexFormat kFormat, bool kFp4Query>
+template <class Config, int kColumns, IndexFormat kFormat, bool kFp4Query>
 __device__ void load_queries(const ScoreArguments& arguments, const Group& group, int thread,
-                             std::uint8_t* queries, float* weights, float* factors, Fixed& fixed) {
+                             std::uint8_t* queries, float* weights, float* factors, Fixed<Config>& fixed) {
+  constexpr int kConsumers = Config::kConsumers;
   const IndexCall& call = arguments.call;
   const int heads = arguments.shape.heads(), all = group.rows * heads;
   if constexpr (kFp4Query) {
-    if (thread < kMostGroupRows) fixed.apart[thread] = 0;
+    if (thread < Config::kMostGroupRows) fixed.apart[thread] = 0;
     ptx::named_sync(1, kConsumers);
     for (int i = thread; i < all; i += kConsumers) {
       const int head = i % heads, row = i / heads;
@@ -163,7 +164,9 @@ __device__ void load_queries(const ScoreArguments& arguments, const Group& group
               head % columns] = factor;
     }
   }
-  if (thread < group.rows) fixed.seen[thread] = visible(call, group, thread);
+  // Candidates that a query token does not see do not exist.
+  if (thread < group.rows)
+    fixed.seen[thread] = call.candidates > 0 ? call.span : visible(call, group, thread);
 }
 
 }  // namespace flashlatent::cuda::indexer

@@ -7,36 +7,43 @@
 namespace flashlatent::cuda::indexer {
 
 /// What does not depend on the group.
+template <class Config>
 struct Fixed {
   ptx::Barrier full[kMostStages], empty[kMostStages];
-  std::uint32_t exists[kMostStages][kTile / 32];         ///< A bit a key.
-  alignas(16) std::uint32_t scales[kMostStages][kTile];  ///< fp32, or 4 x ue8m0.
-  int seen[kMostGroupRows];                              ///< How many keys each query token sees.
-  int apart[kMostGroupRows];  ///< e2m1 queries: does it have scales that are too far apart?
-  int room[kThreads + 4];
+  std::uint32_t exists[kMostStages][Config::kTile / 32];         ///< A bit a key.
+  alignas(16) std::uint32_t scales[kMostStages][Config::kTile];  ///< fp32, or 4 x ue8m0.
+  int seen[Config::kMostGroupRows];                              ///< How many keys each query token sees.
+  int apart[Config::kMostGroupRows];  ///< e2m1 queries: does it have scales that are too far apart?
+  int room[Config::kThreads / 32 + 3];
 };
 
-template <IndexFormat kFormat, bool kFp4Query>
+template <class Config, IndexFormat kFormat, bool kFp4Query>
 struct Layout {
-  static constexpr int kRing = stages_of(kFormat) * kTile * index_keys::data_bytes(kFormat);
+  static constexpr int kRing = stages_of(kFormat) * Config::kTile * index_keys::data_bytes(kFormat);
 
   /// Offsets from the begin, which is aligned to 1,024 bytes: queries (tiles of head_columns rows of 128
   /// bytes), keys, Fixed, weights, factors of queries.
   int keys, fixed, weights, factors, bytes;
 
-  FLASHLATENT_HOST_DEVICE explicit Layout(const Shape& shape) {
+  FLASHLATENT_HOST_DEVICE explicit constexpr Layout(const Shape& shape) {
     const int heads = shape.group_rows * shape.heads();
     keys = heads * index_keys::kDim;
     fixed = keys + kRing;
-    weights = fixed + static_cast<int>(sizeof(Fixed));
-    factors = weights + heads * 4;
+    weights = fixed + static_cast<int>(sizeof(Fixed<Config>));
+    factors = weights + (heads + shape.head_columns) * 4;  // products come in pairs, and read weights as such
     bytes = factors + (kFp4Query ? heads * 4 * index_keys::kGroups : 0);
   }
 };
-// The largest groups: 64 heads each, or half as many of 128.
-static_assert(kMostGroupRows * 64 * (128 + 4 + 16) + Layout<IndexFormat::kFp8_132, true>::kRing +
-                  sizeof(Fixed) <=
-              kMostShared);
-static_assert(Layout<IndexFormat::kMxfp4_68, true>::kRing <= Layout<IndexFormat::kFp8_132, true>::kRing);
+
+/// The largest groups: 64 heads each, or half as many of 128.
+template <class Config>
+constexpr bool fits_shared_memory() {
+  const Shape most = {64, 1, Config::kMostGroupRows, Config::kWarpgroups};
+  const Shape heads = {64, 2, Config::kMostGroupRows / 2, Config::kWarpgroups};
+  return Layout<Config, IndexFormat::kFp8_132, true>(most).bytes <= Config::kMostShared &&
+         Layout<Config, IndexFormat::kFp8_132, true>(heads).bytes <= Config::kMostShared &&
+         Layout<Config, IndexFormat::kMxfp4_68, true>(most).bytes <= Config::kMostShared;
+}
+static_assert(fits_shared_memory<ScoreConfig<2>>() && fits_shared_memory<ScoreConfig<4>>());
 
 }  // namespace flashlatent::cuda::indexer

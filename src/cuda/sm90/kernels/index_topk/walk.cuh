@@ -13,6 +13,7 @@ struct ScoreArguments {
   std::int64_t score_stride;
   int first_row, rows;  ///< Query tokens of this launch.
   int groups;
+  int groups_of_request;  ///< Of calls that are not ragged.
 };
 
 /// Query tokens of one request that a CTA works on together.
@@ -31,9 +32,9 @@ __device__ __forceinline__ Group group_of(const ScoreArguments& arguments, int n
   const int size = arguments.shape.group_rows;
   Group group;
   if (!call.ragged) {
-    const int each = (call.tokens - 1) / size + 1;
-    group.request = number / each;
-    group.own = number % each * size;
+    const int each = arguments.groups_of_request;  // mostly 1 in decode: no division then
+    group.request = each == 1 ? number : number / each;
+    group.own = (number - group.request * each) * size;
     group.count = call.tokens;
     group.token = group.own;
     group.row = group.request * call.tokens + group.own;
@@ -69,6 +70,7 @@ __device__ __forceinline__ int visible(const IndexCall& call, const Group& group
 }
 
 /// Tiles of the keys that some query token of the group sees.
+template <class Config>
 __device__ __forceinline__ int tiles_of(const IndexCall& call, const Group& group) {
   if (group.rows == 0) return 0;
   int places = 0;
@@ -79,7 +81,7 @@ __device__ __forceinline__ int tiles_of(const IndexCall& call, const Group& grou
   } else {
     for (int i = 0; i < group.rows; ++i) places = max(places, visible(call, group, i));
   }
-  return (places + kTile - 1) / kTile;
+  return (places + Config::kTile - 1) / Config::kTile;
 }
 
 /// Where a CTA begins, and how many tiles it has.
@@ -87,12 +89,14 @@ struct Run {
   int group, tile, tiles;
 };
 
-/// All threads of the CTA call it. `room`: an int for each thread, and four more.
+/// All threads of the CTA call it. `room`: an int for each warp, and three more.
+template <class Config>
 __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
+  constexpr int kThreads = Config::kThreads;
   const int thread = threadIdx.x, each = (arguments.groups + kThreads - 1) / kThreads;
   const int first = min(thread * each, arguments.groups), last = min(first + each, arguments.groups);
   int sum = 0;
-  for (int i = first; i < last; ++i) sum += tiles_of(arguments.call, group_of(arguments, i));
+  for (int i = first; i < last; ++i) sum += tiles_of<Config>(arguments.call, group_of(arguments, i));
   // An inclusive prefix sum: in warps, then over warps.
   int inclusive = sum;
 #pragma unroll
@@ -101,7 +105,7 @@ __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
     if (thread % 32 >= step) inclusive += other;
   }
   if (thread % 32 == 31) room[thread / 32] = inclusive;
-  int* found = room + kThreads;
+  int* found = room + kThreads / 32;
   if (thread == 0) found[0] = found[1] = found[2] = 0;
   __syncthreads();
   int before = inclusive - sum, total = 0;
@@ -109,11 +113,13 @@ __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
     if (warp < thread / 32) before += room[warp];
     total += room[warp];
   }
-  const int begin = static_cast<int>(std::int64_t{total} * blockIdx.x / gridDim.x);
-  const int end = static_cast<int>(std::int64_t{total} * (blockIdx.x + 1) / gridDim.x);
+  // Runs differ by one tile at most.
+  const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
+  const int each_cta = total / ctas, more = total - each_cta * ctas;
+  const int begin = each_cta * cta + min(cta, more), end = begin + each_cta + (cta < more ? 1 : 0);
   if (begin < end && begin >= before && begin < before + sum) {
     int group = first, tile = begin - before;
-    for (int tiles; tile >= (tiles = tiles_of(arguments.call, group_of(arguments, group))); ++group)
+    for (int tiles; tile >= (tiles = tiles_of<Config>(arguments.call, group_of(arguments, group))); ++group)
       tile -= tiles;
     found[0] = group;
     found[1] = tile;
@@ -123,7 +129,19 @@ __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
   return {found[0], found[1], found[2]};
 }
 
+/// The `rank`-th of `ctas` equal runs of a query token's tiles. It is a group of its own.
+template <class Config>
+__device__ __forceinline__ Run run_of_row(const ScoreArguments& arguments, const IndexRow& row, int rank,
+                                          int ctas) {
+  const int of_request = row.request * arguments.call.tokens + row.own;
+  const int number = arguments.call.ragged ? row.token + row.request : of_request;
+  const int tiles = row.count == 0 ? 0 : tiles_of<Config>(arguments.call, group_of(arguments, number));
+  const int each = (tiles + ctas - 1) / ctas, begin = min(rank * each, tiles);
+  return {number, begin, min(each, tiles - begin)};
+}
+
 /// Steps through a run, tile by tile.
+template <class Config>
 class Walk {
  public:
   __device__ __forceinline__ Walk(const ScoreArguments& arguments, const Run& run)
@@ -133,7 +151,7 @@ class Walk {
   __device__ __forceinline__ bool done() const { return left_ == 0; }
   __device__ __forceinline__ const Group& group() const { return group_; }
   __device__ __forceinline__ int number() const { return number_; }
-  __device__ __forceinline__ int first_place() const { return tile_ * kTile; }
+  __device__ __forceinline__ int first_place() const { return tile_ * Config::kTile; }
   /// Tiles of this group from here on.
   __device__ __forceinline__ int tiles_here() const { return min(left_, tiles_ - tile_); }
   __device__ __forceinline__ void next() { skip(1); }
@@ -152,7 +170,7 @@ class Walk {
  private:
   __device__ __forceinline__ void enter() {
     group_ = group_of(arguments_, number_);
-    tiles_ = tiles_of(arguments_.call, group_);
+    tiles_ = tiles_of<Config>(arguments_.call, group_);
   }
 
   const ScoreArguments& arguments_;

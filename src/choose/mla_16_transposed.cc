@@ -17,10 +17,12 @@ using cost::Situation;
 constexpr cost::Costs kCost8 = cost::of(Kernel::kMla16Transposed, Situation::kRows8);
 constexpr cost::Costs kCostFp8 = cost::of(Kernel::kMla16Transposed, Situation::kFp8);
 constexpr cost::Costs kCostFp8_584 = cost::of(Kernel::kMla16Transposed, Situation::kFp8_584);
+constexpr cost::Costs kCostOfRecords = cost::of(Kernel::kMla16Transposed, Situation::kRecords);
 constexpr cost::Costs kCostOfShares = cost::of(Kernel::kMla16Transposed, Situation::kListedShares);
 
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const auto cost = [&] {
+    if (cuda::loading_of(problem) == cuda::Loading::kRecords) return kCostOfRecords;
     if (format_of(problem.cache).all_value) return kCostFp8_584;
     return problem.cache.format == KvFormat::kPlain ? kCost8 : kCostFp8;
   };

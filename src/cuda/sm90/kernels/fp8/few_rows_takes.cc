@@ -60,9 +60,8 @@ std::optional<std::string> declines_rows(const DecodeProblem& problem, int most)
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  auto reason = fp8::is_fp8_584(problem)      ? fp8::declines_fp8_584(problem)
-                : fp8::is_of_records(problem) ? fp8::declines_records(problem)
-                                              : fp8::declines_cache(problem);
+  if (fp8::is_of_records(problem)) return fp8::declines_records(problem);
+  auto reason = fp8::is_fp8_584(problem) ? fp8::declines_fp8_584(problem) : fp8::declines_cache(problem);
   return reason ? reason : declines_rows(problem, fp8::kMostFewRows);
 }
 
@@ -80,7 +79,8 @@ const DecodeKernel kFp8Rows32Kernel = {
     .architecture = Architecture::kSm90a,
     .takes =
         "fp8_656 caches, and e4m3 latents of 576 with products in bf16 or fp8, dense and sparse; fp8_584, "
-        "mxfp8_528 and nvfp4_288, with an extra cache or without, sparse; up to 32 query rows a KV head, any page size",
+        "with an extra cache or without, sparse; up to 32 query rows a KV head, any page size; mxfp8_528 and "
+        "nvfp4_288 likewise, any number of query rows",
     .declines = declines,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(fp8::launch),

@@ -65,7 +65,8 @@ enum class Situation : std::uint8_t {
   kListedSharesRows8,    ///< kListedShares by tiles of at most 8 query rows; likewise 16 and 32.
   kListedSharesRows16,
   kListedSharesRows32,
-  kRecords,       ///< mxfp8_528, nvfp4_288 or fp8_528, or two of them in one softmax, by converted tiles.
+  kRecords,        ///< mxfp8_528, nvfp4_288 or fp8_528, or two of them in one softmax.
+  kRecordsShares,  ///< kListedShares of these.
   kRecordsRows8,  ///< As kFp8_584Rows8 from mxfp8_528 and nvfp4_288; likewise 16 and 32, and shares.
   kRecordsRows16,
   kRecordsRows32,
@@ -138,6 +139,7 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "listed_shares_rows16",
                                                   "listed_shares_rows32",
                                                   "records",
+                                                  "records_shares",
                                                   "records_rows8",
                                                   "records_rows16",
                                                   "records_rows32",

@@ -5,8 +5,9 @@
 // stored as they are (math/fragment.cuh), neighbouring columns become rows g and g + 8 of V^T.
 #pragma once
 
+#include "core/formats/mxfp8_528.h"
+#include "core/formats/nvfp4_288.h"
 #include "cuda/sm90/kernels/fp8/products.cuh"
-#include "cuda/sm90/kernels/fp8/record_copies.cuh"
 #include "cuda/sm90/kernels/fp8/units_584.cuh"
 
 namespace flashlatent::fp8::records {
@@ -17,22 +18,34 @@ struct Units {
 };
 
 /// mxfp8_528. A lane's 32 columns have one scale. Scales are split into a unit and ratios (units_584.cuh);
-/// zeroed caches and scales of any size take the way of all, but for tokens that are odd.
+/// zeroed caches and scales of any size take the way of all, but for tokens that are odd. kHalves: a first
+/// stage has the last half of a token's columns and its scales, a second one the other half.
+template <bool kHalves = false>
 class Mxfp8Keys {
- public:
-  static constexpr int kPitch = mxfp8_528::kTokenBytes;  // 33 groups of banks: no conflicts
+  static constexpr int kStageColumns = kHalves ? mxfp8_528::kDim / 2 : mxfp8_528::kDim;
 
-  /// `token`: the address of the thread's first one. By all lanes of a warp.
-  __device__ __forceinline__ Mxfp8Keys(std::uint32_t token, int quad_lane)
-      : at_(token + quad_lane * 32), low_(scales_at(token, quad_lane)), high_(scales_at(token + 8 * kPitch, quad_lane)) {
+ public:
+  static constexpr bool kInHalves = kHalves;
+  // 33 or 17 groups of banks: no conflicts
+  static constexpr int kPitch = kStageColumns + mxfp8_528::kScaleBytes;
+
+  /// `token`: the address of the thread's first one. By all lanes of a warp. `second`: its address
+  /// in the second stage, once this has come.
+  template <class Second>
+  __device__ __forceinline__ Mxfp8Keys(std::uint32_t token, int quad_lane, Second second)
+      : at_(token + quad_lane * 32),
+        low_(scales_at(token, quad_lane)),
+        high_(scales_at(token + 8 * kPitch, quad_lane)) {
     const std::uint32_t largest = over_quad(pairs_of(low_, high_, [](auto a, auto b) { return __vmaxu2(a, b); }),
                                             [](auto a, auto b) { return __vmaxu2(a, b); });
     const std::uint32_t least = over_quad(pairs_of(low_, high_, [](auto a, auto b) { return __vminu2(a, b); }),
                                           [](auto a, auto b) { return __vminu2(a, b); });
     largest_[0] = largest & 0xFFFF, largest_[1] = largest >> 16;
     odd_ = __any_sync(0xffffffff, is_odd(largest_[0], least & 0xFFFF) || is_odd(largest_[1], least >> 16));
-    if (odd_) [[unlikely]]
+    if (odd_) [[unlikely]] {
+      if constexpr (kHalves) go_on(second(), quad_lane);
       bound_values();
+    }
     const Units unit = units();
     const std::uint32_t zero[2] = {(unit.low - UnitScales::kHalfBias) * 0x10001U,
                                    (unit.high - UnitScales::kHalfBias) * 0x10001U};
@@ -53,10 +66,14 @@ class Mxfp8Keys {
   __device__ __forceinline__ Units units() const {
     return {unit(largest_[0]), unit(largest_[1])};
   }
+  /// Before the first chunk of the second stage is read. `token`: as for the first stage.
+  __device__ __forceinline__ void go_on(std::uint32_t token, int quad_lane) {
+    second_ = token + quad_lane * 32;
+  }
 
   /// Reads chunk i's bytes.
   __device__ __forceinline__ void load(int i) {
-    bytes_ = KeyBytes::at<kPitch>(at_ + i / 2 * 128 + i % 2 * 16);
+    bytes_ = KeyBytes::at<kPitch>(group_at(i / 2) + i % 2 * 16);
   }
   /// Chunk i, which is loaded.
   __device__ __forceinline__ void widen(Operands& a, int i) const {
@@ -65,9 +82,14 @@ class Mxfp8Keys {
   }
 
  private:
+  /// The address of this lane's i-th group of the first token.
+  __device__ __forceinline__ std::uint32_t group_at(int i) const {
+    if constexpr (kHalves) return (i < 2 ? second_ : at_) + i % 2 * 128;
+    return at_ + i * 128;
+  }
   /// The scales of this lane's columns: a byte each of four.
   __device__ __forceinline__ static std::uint32_t scales_at(std::uint32_t token, int quad_lane) {
-    const uint4 all = ptx::load_shared_16_bytes(token + mxfp8_528::kDim);
+    const uint4 all = ptx::load_shared_16_bytes(token + kStageColumns);
     const std::uint32_t two = quad_lane | (4 + quad_lane) << 4;
     return __byte_perm(__byte_perm(all.x, all.y, two), __byte_perm(all.z, all.w, two), 0x5410);
   }
@@ -98,7 +120,8 @@ class Mxfp8Keys {
     std::uint32_t bound = 0;                      // of both, + kAll
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
-      const KeyBytes first = KeyBytes::at<kPitch>(at_ + i * 128), second = KeyBytes::at<kPitch>(at_ + i * 128 + 16);
+      const std::uint32_t at = group_at(i);
+      const KeyBytes first = KeyBytes::at<kPitch>(at), second = KeyBytes::at<kPitch>(at + 16);
       const auto bits_of = [](const uint4& x, const uint4& y) {
         return (x.x | x.y | x.z | x.w | y.x | y.y | y.z | y.w) & 0x7F7F7F7F;
       };
@@ -145,6 +168,7 @@ class Mxfp8Keys {
   }
 
   const std::uint32_t at_;
+  std::uint32_t second_ = 0;
   const std::uint32_t low_, high_;  // scales
   std::uint32_t largest_[2];        // scale; for odd tokens a bound of their values over 448, as a scale
   bool odd_;                        // is any of the warp's tokens odd?
@@ -156,9 +180,12 @@ class Mxfp8Keys {
 /// an exponent. An element times its scale is exact in fp16, so all tokens have one unit.
 class Nvfp4Keys {
  public:
+  static constexpr bool kInHalves = false;
   static constexpr int kPitch = nvfp4_288::kTokenBytes + 32;  // 20 groups of banks: no conflicts
 
-  __device__ __forceinline__ Nvfp4Keys(std::uint32_t token, int quad_lane) : at_(token + quad_lane * 16) {
+  template <class Second>
+  __device__ __forceinline__ Nvfp4Keys(std::uint32_t token, int quad_lane, Second)
+      : at_(token + quad_lane * 16) {
     find_scales(scale_[0], token, quad_lane);
     find_scales(scale_[1], token + 8 * kPitch, quad_lane);
   }

@@ -21,8 +21,9 @@
 
 namespace flashlatent::fp8 {
 
-template <class Shared>
-struct LoaderOfTokens<Shared, Tokens::kRecords> {
+template <int kRows, bool kAlone>
+struct LoaderOfTokens<records::SharedMemory<records::Config<kRows, kAlone>>, Tokens::kRecords> {
+  using Shared = records::SharedMemory<records::Config<kRows, kAlone>>;
   using Type = ListedRowLoader<Shared, Shared::Config::kListsInRegisters, CopiesOfRecords<Shared>,
                                Shared::Config::kBlocksAhead>;
 };

@@ -106,7 +106,7 @@ class Scorer : protected OutputPart<SharedMemory<Config>, kAlone> {
     if (__any_sync(0xffffffff, is_e2m1)) {
       multiply<Nvfp4Keys>(shared_.stages[slot]);
     } else {
-      multiply<Mxfp8Keys>(shared_.stages[slot]);
+      multiply<Mxfp8Keys<>>(shared_.stages[slot]);
     }
     ptx::arrive(shared_.empty[slot]);  // by all lanes, which have read it
     free_parity_ ^= 1;
@@ -122,7 +122,7 @@ class Scorer : protected OutputPart<SharedMemory<Config>, kAlone> {
     const std::uint64_t q =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
     const int lane = thread() % 32;
-    Keys keys(ptx::shared_address(stage) + lane / 4 * Keys::kPitch, lane % 4);
+    Keys keys(ptx::shared_address(stage) + lane / 4 * Keys::kPitch, lane % 4, [] {});
     fp8::Operands a[2];
     keys.load(0);
 #pragma unroll

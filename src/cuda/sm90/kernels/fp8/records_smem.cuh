@@ -4,16 +4,11 @@
 #include <type_traits>
 
 #include "cuda/sm90/kernels/fp8/few_rows_smem.cuh"
+#include "cuda/sm90/kernels/fp8/record_copies.cuh"
 #include "cuda/sm90/kernels/fp8/records_config.h"
 #include "cuda/sm90/math/tile.cuh"
 
 namespace flashlatent::fp8::records {
-
-/// What a stage holds.
-struct Held {
-  std::uint16_t live;  // which of its tokens count
-  std::uint16_t record;  // their format: a sm90::Record
-};
 
 template <class Config_>
 struct alignas(1024) SharedMemory {

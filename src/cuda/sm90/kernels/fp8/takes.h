@@ -28,7 +28,7 @@ inline bool is_of_records(const DecodeProblem& problem) {
 std::optional<std::string> declines_cache(const DecodeProblem& problem);
 /// The same for fp8_584: all rows of a tile must attend to the same tokens.
 std::optional<std::string> declines_fp8_584(const DecodeProblem& problem);
-/// The same for records, by the kernel of few rows.
+/// The same for records.
 std::optional<std::string> declines_records(const DecodeProblem& problem);
 
 /// The instance for a call. `has_pages`: a cache without pages has no boxes.

@@ -25,9 +25,11 @@ struct RecordPlace {
   std::uint32_t live;  // of the warp's tokens of both blocks
 };
 
-/// What both kinds of stages have in common.
-class RecordCopies {
- protected:
+/// Copies of a warp's 16 tokens of a block to its stages: whole tokens of nvfp4_288, halves of mxfp8_528's
+/// columns, the last half first, since scales may follow it. A warp has stages of its own.
+template <class Shared>
+class CopiesOfRecords {
+  using Config = typename Shared::Config;
   using Rows = sm90::RecordRows;
 
  public:
@@ -48,124 +50,57 @@ class RecordCopies {
     return row;
   }
 
- protected:
-  /// The format of the first or the second block of a pair.
-  __device__ __forceinline__ static sm90::Record record_of(const Row& row, int which) {
-    return static_cast<sm90::Record>(
-        __shfl_sync(0xffffffff, static_cast<int>(row.record), which * kWarpTokens));
-  }
-  __device__ __forceinline__ static Held held(const Row& row, sm90::Record record, int which) {
-    return {static_cast<std::uint16_t>(row.live >> which * kWarpTokens), static_cast<std::uint16_t>(record)};
-  }
-  __device__ __forceinline__ static int scale_bytes(sm90::Record record) {
-    return Rows::is_e2m1(record) ? nvfp4_288::kScaleBytes : mxfp8_528::kScaleBytes;
-  }
-
-  // Q, page tables, results and instructions stay in L2 instead (loader.cuh).
-  const std::uint64_t policy_ = ptx::evict_first_policy();
-};
-
-/// Whole tokens, in stages that all warps take in turn.
-template <class Shared>
-class CopiesOfRecords : public RecordCopies {
-  using Config = typename Shared::Config;
-
- public:
-  /// The first or the second block of a pair, to the next stage of this warp.
-  __device__ __forceinline__ void copy(Shared& shared, const Row& row, int thread, int /*token*/, int which) {
-    const int lane = thread % 32;
-    const std::uint32_t stage = turn_ + thread / 32;
-    const int slot = stage % Config::kSlots;
-    turn_ += 4;
-    const sm90::Record record = record_of(row, which);
-    const int data = Rows::data_bytes(record), scales = scale_bytes(record);
-    ptx::wait(shared.empty[slot], (stage / Config::kSlots & 1) ^ 1);
-    ptx::Barrier& full = shared.full[slot];
-    if (lane == 0) {
-      shared.held[slot] = held(row, record, which);
-      ptx::arrive_expecting(full, kWarpTokens * (data + scales));
-    }
-    __syncwarp();
-    if (lane / kWarpTokens == which) {
-      const int pitch = Rows::is_e2m1(record) ? records::Nvfp4Keys::kPitch : records::Mxfp8Keys<>::kPitch;
-      std::uint8_t* to = shared.stages[slot] + lane % kWarpTokens * pitch;
-      if (row.scales == row.data + data) {
-        ptx::copy_bytes(to, row.data, data + scales, full, policy_);
-      } else {
-        ptx::copy_bytes(to, row.data, data, full, policy_);
-        ptx::copy_bytes(to + data, row.scales, scales, full, policy_);
-      }
-    }
-    __syncwarp();
-  }
-
- private:
-  std::uint32_t turn_ = 0;  // stages of all warps and blocks so far
-};
-
-/// Halves of mxfp8_528's columns, the last one first, with scales, and whole tokens of nvfp4_288, in stages
-/// that belong to a warp.
-template <class Shared>
-class CopiesOfHalfRecords : public RecordCopies {
-  using Config = typename Shared::Config;
-  using Halves = records::Mxfp8Keys<true>;
-
- public:
   /// The first or the second block of a pair.
   __device__ __forceinline__ void copy(Shared& shared, const Row& row, int thread, int /*token*/, int which) {
-    const int lane = thread % 32;
-    const bool mine = lane / kWarpTokens == which;
-    const sm90::Record record = record_of(row, which);
-    const int token = lane % kWarpTokens;
+    const auto record = static_cast<sm90::Record>(
+        __shfl_sync(0xffffffff, static_cast<int>(row.record), which * kWarpTokens));
+    const Held held = {static_cast<std::uint16_t>(row.live >> which * kWarpTokens),
+                       static_cast<std::uint16_t>(record)};
     if (Rows::is_e2m1(record)) {
-      ptx::Barrier& full = begin(shared, thread, held(row, record, which), nvfp4_288::kTokenBytes);
-      if (mine) {
-        std::uint8_t* to = stage_ + token * records::Nvfp4Keys::kPitch;
-        copy_with_scales(to, row.data, nvfp4_288::kCodeBytes, row.scales, nvfp4_288::kScaleBytes, full);
-      }
-      __syncwarp();
+      begin(shared, thread, held, nvfp4_288::kTokenBytes);
+      copy_tokens<nvfp4_288::kCodeBytes, nvfp4_288::kScaleBytes, records::Nvfp4Keys::kPitch>(row, thread % 32, which, 0);
       return;
     }
     constexpr int kHalf = mxfp8_528::kDim / 2;
-    ptx::Barrier& first = begin(shared, thread, held(row, record, which), kHalf + mxfp8_528::kScaleBytes);
-    if (mine) {
-      std::uint8_t* to = stage_ + token * Halves::kPitch;
-      copy_with_scales(to, row.data + kHalf, kHalf, row.scales, mxfp8_528::kScaleBytes, first);
-    }
-    __syncwarp();
-    ptx::Barrier& second = begin(shared, thread, held(row, record, which), kHalf);
-    if (mine) ptx::copy_bytes(stage_ + token * Halves::kPitch, row.data, kHalf, second, policy_);
-    __syncwarp();
+    begin(shared, thread, held, kHalf + mxfp8_528::kScaleBytes);
+    copy_tokens<kHalf, mxfp8_528::kScaleBytes, records::Mxfp8Keys::kPitch>(row, thread % 32, which, kHalf);
+    begin(shared, thread, held, kHalf);
+    copy_tokens<kHalf, 0, records::Mxfp8Keys::kPitch>(row, thread % 32, which, 0);
   }
 
  private:
   /// Waits for the warp's next stage, and announces bytes of each of its tokens.
-  __device__ __forceinline__ ptx::Barrier& begin(Shared& shared, int thread, Held held, int bytes) {
+  __device__ __forceinline__ void begin(Shared& shared, int thread, Held held, int bytes) {
     const int warp = thread / 32, slot = turn_ % Config::kWarpStages;
     ptx::wait(shared.empty[warp][slot], (turn_ / Config::kWarpStages & 1) ^ 1);
     ++turn_;
-    ptx::Barrier& full = shared.full[warp][slot];
+    full_ = &shared.full[warp][slot];
     if (thread % 32 == 0) {
       shared.held[warp][slot] = held;
-      ptx::arrive_expecting(full, kWarpTokens * bytes);
+      ptx::arrive_expecting(*full_, kWarpTokens * bytes);
     }
     stage_ = shared.stages[warp][slot];
     __syncwarp();
-    return full;
-  }
-  __device__ __forceinline__ void copy_with_scales(std::uint8_t* to, const std::uint8_t* data, int data_bytes,
-                                                   const std::uint8_t* scales, int scale_bytes,
-                                                   ptx::Barrier& full) const {
-    if (scales == data + data_bytes) {
-      ptx::copy_bytes(to, data, data_bytes + scale_bytes, full, policy_);
-    } else {
-      ptx::copy_bytes(to, data, data_bytes, full, policy_);
-      ptx::copy_bytes(to + data_bytes, scales, scale_bytes, full, policy_);
-    }
   }
 
+  /// Copies kBytes of each token, from `offset` on, and kScales bytes of scales, which may follow them.
+  template <int kBytes, int kScales, int kPitch>
+  __device__ __forceinline__ void copy_tokens(const Row& row, int lane, int which, int offset) const {
+    if (lane / kWarpTokens == which) {
+      std::uint8_t* to = stage_ + lane % kWarpTokens * kPitch;
+      const std::uint8_t* from = row.data + offset;
+      const bool apart = kScales > 0 && row.scales != from + kBytes;
+      ptx::copy_bytes(to, from, apart ? kBytes : kBytes + kScales, *full_, policy_);
+      if (apart) ptx::copy_bytes(to + kBytes, row.scales, kScales, *full_, policy_);
+    }
+    __syncwarp();
+  }
+
+  // Q, page tables, results and instructions stay in L2 instead (loader.cuh).
+  const std::uint64_t policy_ = ptx::evict_first_policy();
   std::uint32_t turn_ = 0;  // stages of this warp so far
   std::uint8_t* stage_ = nullptr;
+  ptx::Barrier* full_ = nullptr;
 };
 
 }  // namespace flashlatent::fp8

@@ -17,17 +17,26 @@ struct Units {
   std::uint32_t low, high;
 };
 
+/// Some bits of each word.
+__device__ __forceinline__ std::uint32_t any_of(const KeyBytes (&bytes)[4]) {
+  std::uint32_t any = 0;
+#pragma unroll
+  for (const KeyBytes& b : bytes) {
+    any ^= b.low.x ^ b.low.y ^ b.low.z ^ b.low.w;
+    any ^= b.high.x ^ b.high.y ^ b.high.z ^ b.high.w;
+  }
+  return any;
+}
+
 /// mxfp8_528. A lane's 32 columns have one scale. Scales are split into a unit and ratios (units_584.cuh);
-/// zeroed caches and scales of any size take the way of all, but for tokens that are odd. kHalves: a first
+/// zeroed caches and scales of any size take the way of all, but for tokens that are odd. A first
 /// stage has the last half of a token's columns and its scales, a second one the other half.
-template <bool kHalves = false>
 class Mxfp8Keys {
-  static constexpr int kStageColumns = kHalves ? mxfp8_528::kDim / 2 : mxfp8_528::kDim;
+  static constexpr int kStageColumns = mxfp8_528::kDim / 2;
 
  public:
-  static constexpr bool kInHalves = kHalves;
-  // 33 or 17 groups of banks: no conflicts
-  static constexpr int kPitch = kStageColumns + mxfp8_528::kScaleBytes;
+  static constexpr int kStages = 2;
+  static constexpr int kPitch = kStageColumns + mxfp8_528::kScaleBytes;  // 17 groups of banks: no conflicts
 
   /// `token`: the address of the thread's first one. By all lanes of a warp. `second`: its address
   /// in the second stage, once this has come.
@@ -43,7 +52,7 @@ class Mxfp8Keys {
     largest_[0] = largest & 0xFFFF, largest_[1] = largest >> 16;
     odd_ = __any_sync(0xffffffff, is_odd(largest_[0], least & 0xFFFF) || is_odd(largest_[1], least >> 16));
     if (odd_) [[unlikely]] {
-      if constexpr (kHalves) go_on(second(), quad_lane);
+      second_ = second() + quad_lane * 32;
       bound_values();
     }
     const Units unit = units();
@@ -66,26 +75,25 @@ class Mxfp8Keys {
   __device__ __forceinline__ Units units() const {
     return {unit(largest_[0]), unit(largest_[1])};
   }
-  /// Before the first chunk of the second stage is read. `token`: as for the first stage.
-  __device__ __forceinline__ void go_on(std::uint32_t token, int quad_lane) {
-    second_ = token + quad_lane * 32;
+  /// Reads all of a stage. `token`: the address of the thread's first one.
+  __device__ __forceinline__ void read(std::uint32_t token, int quad_lane) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      bytes_[i] = KeyBytes::at<kPitch>(token + quad_lane * 32 + i / 2 * 128 + i % 2 * 16);
+    }
   }
-
-  /// Reads chunk i's bytes.
-  __device__ __forceinline__ void load(int i) {
-    bytes_ = KeyBytes::at<kPitch>(group_at(i / 2) + i % 2 * 16);
-  }
-  /// Chunk i, which is loaded.
+  /// Anything that depends on all that has been read.
+  __device__ __forceinline__ std::uint32_t read_so_far() const { return low_ ^ high_ ^ any_of(bytes_); }
+  /// Chunk i, which has been read.
   __device__ __forceinline__ void widen(Operands& a, int i) const {
-    widen_token<0>(a, bytes_.low, ratio_[0][i / 2]);
-    widen_token<1>(a, bytes_.high, ratio_[1][i / 2]);
+    widen_token<0>(a, bytes_[i % 4].low, ratio_[0][i / 2]);
+    widen_token<1>(a, bytes_[i % 4].high, ratio_[1][i / 2]);
   }
 
  private:
-  /// The address of this lane's i-th group of the first token.
+  /// The address of this lane's i-th group of the first token, if both stages are there.
   __device__ __forceinline__ std::uint32_t group_at(int i) const {
-    if constexpr (kHalves) return (i < 2 ? second_ : at_) + i % 2 * 128;
-    return at_ + i * 128;
+    return (i < 2 ? second_ : at_) + i % 2 * 128;
   }
   /// The scales of this lane's columns: a byte each of four.
   __device__ __forceinline__ static std::uint32_t scales_at(std::uint32_t token, int quad_lane) {
@@ -173,30 +181,36 @@ class Mxfp8Keys {
   std::uint32_t largest_[2];        // scale; for odd tokens a bound of their values over 448, as a scale
   bool odd_;                        // is any of the warp's tokens odd?
   std::uint32_t ratio_[2][4];
-  KeyBytes bytes_;
+  KeyBytes bytes_[4];
 };
 
 /// nvfp4_288. An element is exact in e4m3, times 2^-6: its upper two bits but the sign are the lower two of
 /// an exponent. An element times its scale is exact in fp16, so all tokens have one unit.
 class Nvfp4Keys {
  public:
-  static constexpr bool kInHalves = false;
+  static constexpr int kStages = 1;
   static constexpr int kPitch = nvfp4_288::kTokenBytes + 32;  // 20 groups of banks: no conflicts
 
   template <class Second>
-  __device__ __forceinline__ Nvfp4Keys(std::uint32_t token, int quad_lane, Second)
-      : at_(token + quad_lane * 16) {
+  __device__ __forceinline__ Nvfp4Keys(std::uint32_t token, int quad_lane, Second) {
     find_scales(scale_[0], token, quad_lane);
     find_scales(scale_[1], token + 8 * kPitch, quad_lane);
   }
 
   __device__ __forceinline__ static Units units() { return {kUnit, kUnit}; }
 
-  __device__ __forceinline__ void load(int i) {
-    if (i % 2 == 0) bytes_ = KeyBytes::at<kPitch>(at_ + i / 2 * 64);
+  __device__ __forceinline__ void read(std::uint32_t token, int quad_lane) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) bytes_[i] = KeyBytes::at<kPitch>(token + quad_lane * 16 + i * 64);
+  }
+  __device__ __forceinline__ std::uint32_t read_so_far() const {
+    std::uint32_t any = any_of(bytes_);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) any ^= scale_[0][i] ^ scale_[1][i];
+    return any;
   }
   __device__ __forceinline__ void widen(Operands& a, int i) const {
-    const uint4 &low = bytes_.low, &high = bytes_.high;
+    const uint4 &low = bytes_[i / 2].low, &high = bytes_[i / 2].high;
     widen_token<0>(a, i % 2 == 0 ? low.x : low.z, i % 2 == 0 ? low.y : low.w, scale_of(0, i));
     widen_token<1>(a, i % 2 == 0 ? high.x : high.z, i % 2 == 0 ? high.y : high.w, scale_of(1, i));
   }
@@ -238,9 +252,8 @@ class Nvfp4Keys {
     }
   }
 
-  const std::uint32_t at_;
   std::uint32_t scale_[2][4];
-  KeyBytes bytes_;
+  KeyBytes bytes_[4];
 };
 
 }  // namespace flashlatent::fp8::records

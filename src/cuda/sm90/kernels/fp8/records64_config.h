@@ -31,7 +31,7 @@ struct Config {
   static constexpr int kLoadersBegin = kComputeThreads + 128;  // behind the scorer
   static constexpr int kThreads = kLoadersBegin + 128;
   // Half of the output is 128 registers of a thread.
-  static constexpr int kOutputRegisters = 176, kScorerRegisters = 112, kLoaderRegisters = 48;
+  static constexpr int kOutputRegisters = 176, kScorerRegisters = 120, kLoaderRegisters = 40;
   static_assert(kOutputs * kOutputRegisters + kScorerRegisters + kLoaderRegisters == 4 * 128);
 
   // P is scaled to at most 2^kLargestP; kSlack as few_rows::Config's.
@@ -41,13 +41,9 @@ struct Config {
   static constexpr int kQueryTiles = kChunks;
   /// Places of half of a block's values.
   static constexpr int kHalves = 3;
-  /// A stage has 16 tokens that a warp loads and another one reads: all of nvfp4_288, half of the columns of
-  /// mxfp8_528. Each scoring warp has stages of its own. The last half of the columns comes first, since
-  /// scales may follow them.
-  static constexpr int kStageTokens = 16;
+  /// As with few rows (records_config.h).
+  static constexpr int kStageTokens = 16, kWarpStages = 2;
   static constexpr int kStageBytes = kStageTokens * (nvfp4_288::kTokenBytes + 32);
-  static_assert(kStageBytes >= kStageTokens * (mxfp8_528::kDim / 2 + mxfp8_528::kScaleBytes));
-  static constexpr int kWarpStages = 2;
   static constexpr int kBlocksAhead = 1;
 };
 

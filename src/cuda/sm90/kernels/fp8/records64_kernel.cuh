@@ -22,7 +22,7 @@ namespace flashlatent::fp8 {
 template <bool kAlone>
 struct LoaderOfTokens<records64::SharedMemory<records64::Config<kAlone>>, Tokens::kRecords> {
   using Shared = records64::SharedMemory<records64::Config<kAlone>>;
-  using Type = ListedRowLoader<Shared, Shared::Config::kListsInRegisters, CopiesOfHalfRecords<Shared>,
+  using Type = ListedRowLoader<Shared, Shared::Config::kListsInRegisters, CopiesOfRecords<Shared>,
                                Shared::Config::kBlocksAhead>;
 };
 

@@ -4,15 +4,10 @@
 #include "cuda/sm90/kernels/fp8/few_rows_smem.cuh"
 #include "cuda/sm90/kernels/fp8/record_copies.cuh"
 #include "cuda/sm90/kernels/fp8/records64_config.h"
+#include "cuda/sm90/kernels/fp8/records_smem.cuh"
 #include "cuda/sm90/math/tile.cuh"
 
 namespace flashlatent::fp8::records64 {
-
-/// Half of the columns of a block's values, fp16 in units of tokens.
-template <class Config>
-struct HalfOfValues {
-  sm90::Tile chunks[Config::kPartChunks];
-};
 
 /// Scores of a block, to base 2, with the logarithms of the tokens' units: by query row, tokens of a row in an
 /// order in which neither those who write nor those who read have bank conflicts.
@@ -29,7 +24,7 @@ struct alignas(1024) SharedMemory {
   using Config = Config_;
 
   std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16
-  HalfOfValues<Config> values[Config::kHalves];
+  records::HalfOfValues values[Config::kHalves];
   Exponents exponents;
   alignas(16) std::uint8_t stages[4][Config::kWarpStages][Config::kStageBytes];  // as in the cache
   Held held[4][Config::kWarpStages];

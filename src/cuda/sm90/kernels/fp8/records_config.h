@@ -43,11 +43,13 @@ struct Config {
 
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
   static constexpr int kQueryTiles = kChunks;
-  /// A stage has 16 tokens: those that a warp loads, and another one reads.
-  static constexpr int kStageTokens = 16;
-  static constexpr int kStageBytes = kStageTokens * mxfp8_528::kTokenBytes;
-  static constexpr int kSlots = kRows == 8 ? 9 : kRows == 16 ? 8 : 6;
-  static constexpr int kBlocksAhead = kSlots * kStageTokens / 64;
+  /// Places of half of a block's values.
+  static constexpr int kHalves = 2 * kScorers;
+  /// A stage has 16 tokens that a warp loads and another one reads: all of nvfp4_288, half of the columns of
+  /// mxfp8_528. Each scoring warp has stages of its own.
+  static constexpr int kStageTokens = 16, kWarpStages = kRows == 8 ? 4 : kRows == 16 ? 3 : 2;
+  static constexpr int kStageBytes = kStageTokens * (nvfp4_288::kTokenBytes + 32);
+  static constexpr int kBlocksAhead = kWarpStages / 2;
 };
 
 }  // namespace flashlatent::fp8::records

@@ -38,11 +38,13 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     ptx::init(shared.scorers_meet, Config::kComputeThreads);
     ptx::init(shared.all_meet, Config::kLoadersBegin);
     for (ptx::Barrier& barrier : shared.has_p) ptx::init(barrier, 128);
-    for (auto& halves : shared.free) {
-      for (ptx::Barrier& barrier : halves) ptx::init(barrier, 128);
+    for (ptx::Barrier& barrier : shared.free) ptx::init(barrier, 128);
+    for (int warp = 0; warp < 4; ++warp) {
+      for (ptx::Barrier& barrier : shared.full[warp]) {
+        ptx::init(barrier, LoaderOf<SharedMemory<Config>>::kArrivals);
+      }
+      for (ptx::Barrier& barrier : shared.empty[warp]) ptx::init(barrier, 32);
     }
-    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, LoaderOf<SharedMemory<Config>>::kArrivals);
-    for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, 32);
     ptx::publish_barriers();
   }
   __syncthreads();

@@ -49,34 +49,42 @@ class Output : protected OutputPart<SharedMemory<Config>, /*kBarrier=*/1> {
     meeting_ ^= 1;
   }
 
-  /// The block of that scorer. Half of the values' columns is free before the other half.
-  __device__ __forceinline__ void multiply(int place) {
+  /// The next block, of that scorer. The last half of its columns comes first, and is free before the other
+  /// half.
+  __device__ __forceinline__ void multiply(int scorer) {
     constexpr std::uint64_t kTileStep = sizeof(sm90::Tile) >> 4;
-    const std::uint64_t values = ptx::descriptor_n_major(
-        __shfl_sync(0xffffffff, ptx::shared_address(&shared_.values[place][0]), 0), sizeof(sm90::Tile));
+    const int places[2] = {static_cast<int>(half_ % Config::kHalves),
+                           static_cast<int>((half_ + 1) % Config::kHalves)};
+    half_ += 2;
     const std::uint64_t p =
-        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[place]), 0));
-    ptx::wait(shared_.has_p[place], parities_ >> place & 1);
-    parities_ ^= 1U << place;
-    if (shared_.shrinks[place] != 0) [[unlikely]] {
-      this->rescale(o_, Base::columns_of(shared_.factor[place], [] { return fragment().column; }));
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[scorer]), 0));
+    ptx::wait(shared_.has_p[scorer], parities_ >> scorer & 1);
+    parities_ ^= 1U << scorer;
+    if (shared_.shrinks[scorer] != 0) [[unlikely]] {
+      this->rescale(o_, Base::columns_of(shared_.factor[scorer], [] { return fragment().column; }));
     }
     this->pin(o_);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < Config::kChunks; ++i) {
+    for (int n = 0; n < 2; ++n) {
+      const std::uint64_t values = ptx::descriptor_n_major(
+          __shfl_sync(0xffffffff, ptx::shared_address(&shared_.values[places[n]]), 0), sizeof(sm90::Tile));
 #pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        ptx::Wgmma<__half, kRows>::template ss<false, true>(
-            o_[i], values + i * kTileStep + step * ptx::kStepAlongRows, p + step * ptx::kStepAlongRow, true);
+      for (int i = 0; i < kHalf; ++i) {
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          ptx::Wgmma<__half, kRows>::template ss<false, true>(
+              o_[(n ^ 1) * kHalf + i], values + i * kTileStep + step * ptx::kStepAlongRows,
+              p + step * ptx::kStepAlongRow, true);
+        }
       }
-      if (i % kHalf == kHalf - 1) ptx::wgmma_commit();
+      ptx::wgmma_commit();
     }
     ptx::wgmma_wait<1>();
-    ptx::arrive(shared_.free[place][0]);
+    ptx::arrive(shared_.free[places[0]]);
     ptx::wgmma_wait<0>();
     this->pin(o_);
-    ptx::arrive(shared_.free[place][1]);
+    ptx::arrive(shared_.free[places[1]]);
   }
 
   /// Row n's factor, and its lse.
@@ -125,6 +133,7 @@ class Output : protected OutputPart<SharedMemory<Config>, /*kBarrier=*/1> {
     }
   }
 
+  std::uint32_t half_ = 0;      // halves of values so far
   std::uint32_t parities_ = 0;  // of the barriers of the scorers' next P
   std::uint32_t meeting_ = 0;   // of the next one
   typename Base::Accumulators o_;

@@ -3,25 +3,23 @@
 
 #include "cuda/sm90/kernels/fp8/few_rows_query.cuh"
 #include "cuda/sm90/kernels/fp8/output_part.cuh"
-#include "cuda/sm90/kernels/fp8/record_keys.cuh"
+#include "cuda/sm90/kernels/fp8/records_block.cuh"
 #include "cuda/sm90/kernels/fp8/records_smem.cuh"
 #include "cuda/sm90/math/column_exchange.cuh"
-#include "cuda/sm90/math/fragment.cuh"
 
 namespace flashlatent::fp8::records {
 
 inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
 
 template <class Config>
-class Scorer : protected OutputPart<SharedMemory<Config>, kAlone> {
-  using Base = OutputPart<SharedMemory<Config>, kAlone>;
-  using Base::args_, Base::kRows, Base::me_, Base::shared_;
-  using Base::fragment, Base::meet_alone, Base::thread;
-  using Columns = typename Base::Columns;
+class Scorer : ScoredBlock<SharedMemory<Config>> {
+  using Base = ScoredBlock<SharedMemory<Config>>;
+  using Base::kRows, Base::live_, Base::s_, Base::shared_, Base::thread, Base::units_;
+  using Columns = sm90::ColumnValues<kRows>;
 
  public:
   __device__ __forceinline__ Scorer(SharedMemory<Config>& shared, const sm90::DecodeArguments& args)
-      : Base(shared, args) {}
+      : Base(shared), args_(args), me_(threadIdx.x / 128) {}
 
   /// Computes what takes many instructions, once a row and segment.
   __device__ __forceinline__ void prepare(const sm90::RowTile& tile) {
@@ -43,18 +41,22 @@ class Scorer : protected OutputPart<SharedMemory<Config>, kAlone> {
 
   /// All blocks of one segment that has begun.
   __device__ __forceinline__ void attend(const sm90::Work& work) {
-    const int blocks = work.blocks();
+    const int blocks = work.blocks(), begin = work.segment.block_begin;
     rows_ = work.tile.rows;
     sums_ = {};
+    const int of_first_list = sm90::listed_range(args_, work.segment, work.tile).lists.blocks;
+    const auto pass = [&](int block) {
+      this->pass_block(args_.cache.listed[begin + block >= of_first_list ? 1 : 0].record);
+    };
 #pragma unroll 1
     for (int mine = me_;; mine += Config::kScorers) {
-      const bool has_one = mine < blocks;
-      if (has_one) score(first_block_ + mine);
-      if (mine > 0 && mine - 1 < blocks) take_over();
+      const bool has_one = mine < blocks, has_other = mine > 0 && mine - 1 < blocks;
+      if (has_other) pass(mine - 1);
+      if (has_one) score();
+      if (has_other) take_over();
       if (!has_one) break;
       softmax();
     }
-    first_block_ += blocks;
   }
 
   /// The output's warpgroup then writes the segment's result.
@@ -67,8 +69,8 @@ class Scorer : protected OutputPart<SharedMemory<Config>, kAlone> {
 
  private:
   static constexpr int kColumns = kRows / 4;  // of S^T, a thread's
-  static constexpr std::uint32_t kAllOfWarp = (1U << kWarpTokens) - 1;
 
+  __device__ __forceinline__ void meet_alone() const { ptx::named_sync(kAlone + me_, 128); }
   __device__ __forceinline__ void meet() {
     ptx::arrive(shared_.scorers_meet);
     ptx::wait(shared_.scorers_meet, meeting_);
@@ -95,52 +97,12 @@ class Scorer : protected OutputPart<SharedMemory<Config>, kAlone> {
     meet();
   }
 
-  /// s_ = K Q^T of this warpgroup's block, in base 2. `block`: counted over all segments.
-  __device__ __forceinline__ void score(std::uint32_t block) {
-    const std::uint32_t stage = block * 4 + thread() / 32;
-    const int slot = stage % Config::kSlots;
-    ptx::wait(shared_.full[slot], stage / Config::kSlots & 1);
-    const Held held = shared_.held[slot];
-    live_ = held.live;
-    const bool is_e2m1 = sm90::RecordRows::is_e2m1(static_cast<sm90::Record>(held.record));
-    if (__any_sync(0xffffffff, is_e2m1)) {
-      multiply<Nvfp4Keys>(shared_.stages[slot]);
-    } else {
-      multiply<Mxfp8Keys<>>(shared_.stages[slot]);
-    }
-    ptx::arrive(shared_.empty[slot]);  // by all lanes, which have read it
-    free_parity_ ^= 1;
-    const float low = scale_ * sm90::power_of_two(units_.low), high = scale_ * sm90::power_of_two(units_.high);
+  /// s_ = K Q^T of this warpgroup's next block, in base 2.
+  __device__ __forceinline__ void score() {
+    Base::template score</*kTwo=*/true>();
+    const float2 factor = this->factors(scale_);
 #pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) s_[i] *= i % 4 < 2 ? low : high;
-  }
-
-  /// s_ = K Q^T of the block of these keys, which become the values of its place, too.
-  template <class Keys>
-  __device__ __forceinline__ void multiply(const std::uint8_t* stage) {
-    constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
-    const std::uint64_t q =
-        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
-    const int lane = thread() % 32;
-    Keys keys(ptx::shared_address(stage) + lane / 4 * Keys::kPitch, lane % 4, [] {});
-    fp8::Operands a[2];
-    keys.load(0);
-#pragma unroll
-    for (int i = 0; i < Config::kChunks; ++i) {
-      if (i >= 2) ptx::wgmma_wait<1>();
-      keys.widen(a[i % 2], i);
-      if (i + 1 < Config::kChunks) keys.load(i + 1);
-      ptx::wgmma_fence();
-      fp8::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, i > 0);
-      ptx::wgmma_commit();
-      if (i % (Config::kChunks / 2) == 0) {
-        ptx::wait(shared_.free[me_][i / (Config::kChunks / 2)], free_parity_ ^ 1);
-      }
-      sm90::store_fragment(shared_.values[me_][i], a[i % 2], thread());
-    }
-    units_ = keys.units();
-    ptx::wgmma_wait<0>();
-    ptx::pin_registers(s_);
+    for (int i = 0; i < kRows / 2; ++i) s_[i] *= i % 4 < 2 ? factor.x : factor.y;
   }
 
   /// The other scorer's P is ready: rescales the sums so far to its base.
@@ -160,13 +122,8 @@ class Scorer : protected OutputPart<SharedMemory<Config>, kAlone> {
   /// From scores to P in shared memory, times the tokens' units. The output's warpgroup has read what is
   /// overwritten, or the values' place would not be free; so has the other scorer, whose P has come since.
   __device__ __forceinline__ void softmax() {
-    if (live_ != kAllOfWarp) [[unlikely]] {
-      const int row = thread() % 32 / 4;
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) {
-        if ((live_ >> (row + i / 2 % 2 * 8) & 1) == 0) s_[i] = -INFINITY;
-      }
-    }
+    if (live_ != Base::kAllOfWarp) [[unlikely]]
+      this->mask();
     if (thread() == 0) shared_.shrinks[me_] = 0;
     Columns sums;
     const bool exceeds = take_exponentials(sums);
@@ -180,7 +137,7 @@ class Scorer : protected OutputPart<SharedMemory<Config>, kAlone> {
   /// Computes P, relative to the bases so far, and the sums of this thread's columns, which leave units out.
   /// Is any P too large?
   __device__ __forceinline__ bool take_exponentials(Columns& sums) const {
-    const float low_log = sm90::log2_of(units_.low), high_log = sm90::log2_of(units_.high);
+    const float2 log = this->logs();
     const float low_share = sm90::power_of_two(254 - units_.low),
                 high_share = sm90::power_of_two(254 - units_.high);
     const Columns base = columns_of(shared_.finite_base);
@@ -189,8 +146,8 @@ class Scorer : protected OutputPart<SharedMemory<Config>, kAlone> {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int at = i / 2 * 4 + i % 2;
-      p[at] = sm90::exp2_fast(s_[at] + low_log - base[i]);
-      p[at + 2] = sm90::exp2_fast(s_[at + 2] + high_log - base[i]);
+      p[at] = sm90::exp2_fast(s_[at] + log.x - base[i]);
+      p[at + 2] = sm90::exp2_fast(s_[at + 2] + log.y - base[i]);
       sums[i] = fmaf(p[at], low_share, p[at + 2] * high_share);
       largest = fmaxf(largest, fmaxf(p[at], p[at + 2]));
     }
@@ -204,12 +161,12 @@ class Scorer : protected OutputPart<SharedMemory<Config>, kAlone> {
 
   /// Raises bases, and computes P again.
   __device__ __forceinline__ void rebase(Columns& sums) {
-    const float low_log = sm90::log2_of(units_.low), high_log = sm90::log2_of(units_.high);
+    const float2 log = this->logs();
     Columns max;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int at = i / 2 * 4 + i % 2;
-      max[i] = fmaxf(s_[at] + low_log, s_[at + 2] + high_log);
+      max[i] = fmaxf(s_[at] + log.x, s_[at + 2] + log.y);
     }
     put(shared_.warp_max[me_][thread() / 32],
         sm90::over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
@@ -238,24 +195,28 @@ class Scorer : protected OutputPart<SharedMemory<Config>, kAlone> {
 
   /// This thread's columns of a row of kRows values.
   __device__ __forceinline__ static Columns columns_of(const float (&row)[kRows]) {
-    return Base::columns_of(row, [] { return fragment().column; });
+    Columns values;
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      const float2 pair = *reinterpret_cast<const float2*>(&row[8 * j + sm90::fragment_of(thread()).column]);
+      values[2 * j] = pair.x;
+      values[2 * j + 1] = pair.y;
+    }
+    return values;
   }
   /// This lane's two columns after over_tokens().
   __device__ __forceinline__ void put(float (&row)[kRows], float2 values) const {
     *reinterpret_cast<float2*>(&row[sm90::first_of_lane<kRows>(thread() % 32)]) = values;
   }
 
-  std::uint32_t first_block_ = 0;  // of the segment, counted over all segments
+  const sm90::DecodeArguments& args_;
+  const int me_;
   std::uint32_t other_parity_ = 0;                  // of the barrier of the other's next P
-  std::uint32_t free_parity_ = 0;                   // of the barriers of the values' next place
   std::uint32_t meeting_ = 0, meeting_of_all_ = 0;  // of the next ones
   int rows_ = 0;                                    // live ones of the tile
   float scale_ = 0;                                 // of scores in units, to base 2
-  std::uint32_t live_ = 0;                          // which of the warp's tokens count
   bool has_taken_query_ = false;                    // the call's first
-  Units units_;                                     // of this thread's tokens
   Columns sums_;                                    // of this thread's tokens
-  float s_[kRows / 2];
 };
 
 }  // namespace flashlatent::fp8::records

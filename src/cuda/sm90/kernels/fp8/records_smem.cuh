@@ -10,16 +10,21 @@
 
 namespace flashlatent::fp8::records {
 
+/// Half of the columns of a block's values, fp16 in units of tokens.
+struct HalfOfValues {
+  sm90::Tile chunks[mxfp8_528::kDim / 2 / 64];
+};
+
 template <class Config_>
 struct alignas(1024) SharedMemory {
   using Config = Config_;
 
-  sm90::Tile values[Config::kScorers][Config::kChunks];  // V of a scorer's block, fp16 in units of tokens
+  HalfOfValues values[Config::kHalves];
   std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16
   std::uint8_t p[Config::kScorers][Config::kTileBytes];     // P of a scorer's block, times units
-  alignas(16) std::uint8_t stages[Config::kSlots][Config::kStageBytes];  // tokens as they are in the cache
-  Held held[Config::kSlots];
-  float warp_max[Config::kScorers][4][Config::kRows];
+  alignas(16) std::uint8_t stages[4][Config::kWarpStages][Config::kStageBytes];  // as in the cache
+  Held held[4][Config::kWarpStages];
+  alignas(16) float warp_max[Config::kScorers][4][Config::kRows];
   float base[Config::kRows];                      // -inf: no base yet
   float finite_base[Config::kRows];               // subtracted from scores
   float factor[Config::kScorers][Config::kRows];  // of sums and outputs, for the block
@@ -29,9 +34,9 @@ struct alignas(1024) SharedMemory {
   few_rows::QueryRow row_query[Config::kRows];
   sm90::RowPlace<typename Config::Element> row_place[Config::kRows];
   int query_max[Config::kScorers * 4];  // of each warp
-  ptx::Barrier full[Config::kSlots], empty[Config::kSlots];
+  ptx::Barrier full[4][Config::kWarpStages], empty[4][Config::kWarpStages];
   ptx::Barrier has_p[Config::kScorers];  // values, P and statistics are ready
-  ptx::Barrier free[Config::kScorers][2];  // the first and the last half of the values' columns are read
+  ptx::Barrier free[Config::kHalves];    // the output's warpgroup has read the half
   ptx::Barrier has_query;                  // the call's first Q has come from memory
   ptx::Barrier scorers_meet, all_meet;     // all_meet: with the output's warpgroup
   sm90::WorkQueue segments;

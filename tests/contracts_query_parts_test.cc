@@ -95,8 +95,13 @@ TEST_P(QueryParts, SeveralQueryTokens) {
            .ragged_tokens = {0, 3, 1, 2},
            .causal = true});
   }
-  check(
-      {.name = "window", .query_tokens = 3, .heads = 16, .lengths = {4, 700}, .causal = true, .window = 100});
+  check({.name = "window",
+         .format = KvFormat::kFp8_656,
+         .query_tokens = 3,
+         .heads = 16,
+         .lengths = {4, 700},
+         .causal = true,
+         .window = 100});
 }
 
 TEST_P(QueryParts, Sparse) {

@@ -83,6 +83,12 @@ struct TokenEdges {
 Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rotate, const TensorView& out,
                        const Executor& executor);
 
+/// The order of a group's columns in an FP8 output.
+enum class OutputColumns : std::uint8_t {
+  kHeads,  ///< Head by head.
+  kTiles,  ///< The first 32 columns of each head, then the next 32 of each (FlashMLA's fused calls).
+};
+
 /// An output in FP8, in the layout that DeepGEMM's grouped product on Hopper takes. Heads form `groups`
 /// consecutive runs, the groups of the projection behind attention.
 struct Fp8Output {
@@ -93,6 +99,7 @@ struct Fp8Output {
   /// multiple of 4, and what is behind them becomes 0. fp32: a scale for 128 columns. int32: four ue8m0
   /// bytes (2^(byte - 127)), the first in the low byte, each for 32 columns.
   TensorView scales;
+  OutputColumns columns = OutputColumns::kHeads;  ///< kTiles needs int32 scales.
 
   bool present() const { return codes.present() || scales.present(); }
 };

@@ -14,7 +14,7 @@ _SCALE_DTYPES = {128: "float32", 32: "int32"}
 
 @named
 def finish_outputs(out, *, positions=None, table=None, pairs="gptj", table_layout="halves", rotated=None,
-                   scale_columns=None, groups=1, dtype=None, stream=None, threads=0):
+                   scale_columns=None, groups=1, column_order="heads", dtype=None, stream=None, threads=0):
     """Rotates outputs back and casts them to FP8; returns (codes, scales), or with scale_columns=None `rotated`.
 
     out            bf16 or fp16 (tokens, h_q, v_dim) or (batch, s_q, h_q, v_dim); v_dim a multiple of 8 up to 1,024
@@ -23,16 +23,18 @@ def finish_outputs(out, *, positions=None, table=None, pairs="gptj", table_layou
     scale_columns  128: a fp32 scale for 128 columns; 32: a ue8m0 byte for 32, four in an int32. v_dim is then a
                    multiple of 128
     groups         h_q / groups heads are one row of the projection behind attention
+    column_order   of a group: 'heads', head by head; 'tiles', with scale_columns=32: 32 columns of each head, then the
+                   next 32 of each (flash_mla's fused calls)
     dtype          'bf16': 16-bit integers hold bf16
 
     codes   uint8 (tokens, groups, h_q / groups * v_dim), e4m3; in memory (groups, tokens, ...), as DeepGEMM's grouped
-            product on Hopper takes it
+            product on Hopper takes it, or with 'tiles' contiguous
     scales  (groups, h_q / groups * v_dim / 128, padded tokens), tokens rounded up to a multiple of 4; 0 behind the last
     A scale is 2^ceil(log2(max(amax, 1e-10) / 448)), amax being the largest magnitude of its columns.
     Raises InvalidArgumentError for what does not fit, by name.
     """
-    options = {"positions": positions, "table": table, "pairs": pairs, "table_layout": table_layout, "dtype": dtype,
-               "stream": stream, "threads": threads}
+    options = {"positions": positions, "table": table, "pairs": pairs, "table_layout": table_layout,
+               "column_order": column_order, "dtype": dtype, "stream": stream, "threads": threads}
     shape = getattr(out, "shape", None)
     if not isinstance(shape, tuple) or len(shape) not in (3, 4):
         _native.finish_outputs_into(out, **options)  # refuses what has no heads
@@ -51,7 +53,10 @@ def finish_outputs(out, *, positions=None, table=None, pairs="gptj", table_layou
     count = tokens[0] if len(tokens) == 1 else tokens[0] * tokens[1]
     columns = heads // groups * v_dim
     padded = -(-count // _TOKEN_PADDING) * _TOKEN_PADDING
-    codes = empty_like(out, (groups, count, columns), "uint8").swapaxes(0, 1)
+    if column_order == "tiles":
+        codes = empty_like(out, (count, groups, columns), "uint8")
+    else:
+        codes = empty_like(out, (groups, count, columns), "uint8").swapaxes(0, 1)
     scales = empty_like(out, (groups, columns // _SCALE_COLUMNS, padded), _SCALE_DTYPES[scale_columns])
     _native.finish_outputs_into(out, rotated=rotated, codes=codes, scales=scales, **options)
     return codes, scales

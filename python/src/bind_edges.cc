@@ -30,18 +30,20 @@ nb::object prepare(nb::handle q, float norm, nb::handle positions, nb::handle ta
 
 void finish(nb::handle out, nb::handle positions, nb::handle table, std::string_view pairs,
             std::string_view table_layout, nb::handle rotated, nb::handle codes, nb::handle scales,
-            std::optional<std::string_view> dtype, nb::handle stream, int threads) {
+            std::string_view column_order, std::optional<std::string_view> dtype, nb::handle stream,
+            int threads) {
   const std::optional<Dtype> bits = sixteen_bits_of(dtype);
   const Array out_array = Array::read("out", out, bits);
   const RotationArrays rotate({positions, table, pairs, table_layout});
   const Array rotated_array = Array::output("rotated", rotated, bits);
   const Array codes_array = Array::output("codes", codes);
   const Array scales_array = Array::output("scales", scales);
+  const auto columns = static_cast<OutputColumns>(choice("column_order", column_order, "heads", "tiles"));
   refuse_unused_dtype(bits, out_array.integers() || rotated_array.integers());
   const TensorView& view = out_array.view();
   run_operation(out, view.device, stream, threads, [&](const Executor& executor) {
     return finish_outputs(view, rotate.rotation, rotated_array.view(),
-                          {codes_array.view(), scales_array.view()}, executor);
+                          {codes_array.view(), scales_array.view(), columns}, executor);
   });
 }
 
@@ -68,7 +70,7 @@ Raises InvalidArgumentError for what does not fit, by name.)");
   module.def("finish_outputs_into", &finish, "out"_a, nb::kw_only(), "positions"_a = nb::none(),
              "table"_a = nb::none(), "pairs"_a = "gptj", "table_layout"_a = "halves",
              "rotated"_a = nb::none(), "codes"_a = nb::none(), "scales"_a = nb::none(),
-             "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,
+             "column_order"_a = "heads", "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,
              R"(finish_outputs() into the caller's arrays.
 
 out           bf16 or fp16 (tokens, h_q, v_dim) or (batch, s_q, h_q, v_dim)
@@ -77,6 +79,8 @@ codes         uint8 or float8_e4m3fn (tokens, groups, h_q / groups * v_dim), any
               FP8 output
 scales        contiguous (groups, h_q / groups * v_dim / 128, tokens rounded up to a multiple of 4): fp32, a scale for
               128 columns, or int32, four ue8m0 bytes for 32 columns each
+column_order  'heads': a group's columns head by head; 'tiles': 32 columns of each head, then the next 32 of each, with
+              int32 scales
 positions, table, pairs, table_layout, dtype  as in prepare_queries())");
 }
 

@@ -58,20 +58,20 @@ float largest_magnitude(const float* x, int count) {
 /// Writes one row of an FP8 output. `token` counts the tokens of all requests.
 void cast_row(const Row& x, const Rows& rows, std::int64_t token, std::int64_t head, const Fp8Output& fp8) {
   const std::int64_t groups = fp8.codes.shape[1], heads = rows.heads / groups, padded = fp8.scales.shape[2];
-  const std::int64_t group = head / heads, first = head % heads * rows.dim;
+  const std::int64_t group = head / heads, in_group = head % heads;
   auto* codes = static_cast<std::uint8_t*>(fp8.codes.data) + token * fp8.codes.strides[0] +
-                group * fp8.codes.strides[1] + first;
-  const bool fine = fp8.scales.dtype == Dtype::kI32;
+                group * fp8.codes.strides[1];
+  const bool fine = fp8.scales.dtype == Dtype::kI32, tiles = fp8.columns == OutputColumns::kTiles;
   const int columns = fine ? edges::kFineColumns : edges::kScaleColumns;
   for (int begin = 0; begin < rows.dim; begin += columns) {
     const int exponent = edges::output_exponent(largest_magnitude(&x[begin], columns));
-    for (int i = begin; i < begin + columns; ++i) {
-      codes[i] = e4m3::encode(edges::product(x[i], e4m3::power_of_two(-exponent)));
+    const std::int64_t column = tiles ? begin * heads + in_group * columns : in_group * rows.dim + begin;
+    for (int i = 0; i < columns; ++i) {
+      codes[column + i] = e4m3::encode(edges::product(x[begin + i], e4m3::power_of_two(-exponent)));
     }
-    const std::int64_t at =
-        (group * fp8.scales.shape[1] + (first + begin) / edges::kScaleColumns) * padded + token;
+    const std::int64_t at = (group * fp8.scales.shape[1] + column / edges::kScaleColumns) * padded + token;
     if (fine) {
-      static_cast<std::uint8_t*>(fp8.scales.data)[4 * at + begin / columns % 4] =
+      static_cast<std::uint8_t*>(fp8.scales.data)[4 * at + column / columns % 4] =
           static_cast<std::uint8_t>(exponent + 127);
     } else {
       static_cast<float*>(fp8.scales.data)[at] = e4m3::power_of_two(exponent);

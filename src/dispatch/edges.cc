@@ -78,7 +78,8 @@ Status expect_fp8(const Fp8Output& fp8, const ConstTensorView& out, Device devic
       expect_strided("codes", fp8.codes, Dtype::kU8, device, {tokens, groups, columns}));
   const std::int64_t padded =
       (tokens + edges::kTokenPadding - 1) / edges::kTokenPadding * edges::kTokenPadding;
-  const Dtype dtype = fp8.scales.dtype == Dtype::kI32 ? Dtype::kI32 : Dtype::kF32;
+  const bool fine = fp8.scales.dtype == Dtype::kI32 || fp8.columns == OutputColumns::kTiles;
+  const Dtype dtype = fine ? Dtype::kI32 : Dtype::kF32;
   FLASHLATENT_RETURN_IF_ERROR(
       expect("scales", fp8.scales, dtype, device, {groups, columns / edges::kScaleColumns, padded}));
   const TensorView contiguous(fp8.scales.data, dtype, {groups, columns / edges::kScaleColumns, padded},

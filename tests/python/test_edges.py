@@ -101,6 +101,16 @@ def test_fp8_outputs(columns, tokens):
     step = np.exp2(np.maximum(np.floor(np.log2(np.maximum(np.abs(exact), 2.0**-6))), -6) - 3)
     assert (np.abs(found - exact) <= step / 2 * 1.001).all()
 
+    if columns == 128:
+        return
+    tiles, tile_scales = flashlatent.finish_outputs(out, positions=positions, table=table, scale_columns=32, groups=4,
+                                                    column_order="tiles")
+    assert tiles.flags.c_contiguous
+    assert np.array_equal(tiles, codes.reshape(tokens, 4, 2, 16, 32).swapaxes(2, 3).reshape(codes.shape))
+    tile_bytes = np.ascontiguousarray(tile_scales.transpose(2, 0, 1)).view(np.uint8)
+    assert np.array_equal(tile_bytes[:tokens], bytes_.reshape(tokens, 4, 2, 16).swapaxes(2, 3).reshape(bytes_.shape))
+    assert not tile_bytes[tokens:].any()
+
 
 def test_rotated_outputs_return_to_the_queries():
     q, positions, cos, sin = case(3, 2, 64, 32)
@@ -144,6 +154,8 @@ def test_refusals(options, message):
     ({"scale_columns": [128]}, "scale_columns is a list; 128, 32 and None"),
     ({"groups": 3}, r"groups is 3 and out is \(2, 4, 128\)"),
     ({"groups": "x"}, "groups is 'x'; a whole number from 1"),
+    ({"column_order": "rows"}, "column_order is 'rows'; 'heads' and 'tiles' are accepted"),
+    ({"column_order": "tiles"}, "scales"),
     ({"out": [[[1.0]]]}, "out is a list; an array is expected"),
     ({"out": [[[1.0]]], "scale_columns": None}, "out is a list; an array is expected"),
     ({"out": np.zeros(128, np.float16)}, r"out is fp16 \(128\)"),

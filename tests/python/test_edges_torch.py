@@ -51,13 +51,23 @@ def test_fp8_bits_are_those_of_the_host(device, scale_columns, tokens, heads, gr
     assert codes.dtype == torch.float8_e4m3fn and codes.transpose(0, 1).is_contiguous()
     assert torch.equal(codes.cpu().view(torch.uint8), there) and torch.equal(scales.cpu(), there_scales)
 
+    if scale_columns == 128:
+        return
+    options["column_order"] = "tiles"
+    tiles, tile_scales = operators.finish_outputs(out, positions=positions, table=table, **options)
+    host, host_scales = flashlatent.finish_outputs(out.cpu(), positions=positions.cpu(), table=table.cpu(), **options)
+    assert tiles.is_contiguous() and torch.equal(tiles.cpu().view(torch.uint8), host)
+    assert torch.equal(tile_scales.cpu(), host_scales)
+
 
 def test_compiles(device):
     out, positions, table = case(3, 16, 512, 64, torch.bfloat16, device)
 
     def step(out):
         q = operators.prepare_queries(out, norm=1e-6, positions=positions, table=table)
-        return operators.finish_outputs(q, positions=positions, table=table, groups=4)
+        options = {"positions": positions, "table": table, "groups": 4}
+        tiles = operators.finish_outputs(q, scale_columns=32, column_order="tiles", **options)
+        return *operators.finish_outputs(q, **options), *tiles
 
     compiled = torch.compile(step, backend="eager", fullgraph=True)
     for found, expected in zip(compiled(out), step(out)):

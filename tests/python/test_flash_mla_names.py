@@ -119,13 +119,21 @@ def edges_case(tokens=3, heads=8):
                "round_sf": True}, generator
 
 
+def by_tiles(rows, heads, width):
+    """Rows of `heads` heads, of tiles of `width`, as rows of tiles of heads."""
+    return rows.unflatten(-1, (heads, -1, width)).transpose(-3, -2).flatten(-3)
+
+
 def dequantised(codes, scales, columns):
     tokens, groups, _ = codes.shape
     if columns == 128:
         factors = scales.double()
     else:
         factors = torch.exp2(scales.contiguous().view(torch.uint8).double() - 127)
-    return (codes.float().double().view(tokens, groups, -1, columns) * factors.reshape(tokens, groups, -1, 1)).flatten(1)
+    rows = codes.float().double().view(tokens, groups, -1, columns) * factors.reshape(tokens, groups, -1, 1)
+    if columns == 32:  # tiles of each head in turn, as the original has them
+        rows = rows.view(tokens, groups, 16, -1, 32).transpose(2, 3)
+    return rows.flatten(1)
 
 
 @pytest.mark.parametrize("columns", [32, 128])
@@ -137,6 +145,8 @@ def test_fused_edges(columns):
     fused = flash_mla.fused_norm_rope_attn_rope_cast
     codes, scales, max_logits, lse = fused.prefill(**edges, q=q, kv=kv, indices=indices[:, None], sm_scale=0.05)
     assert codes.dtype == torch.float8_e4m3fn and codes.shape == (3, 2, 4 * 512) and scales.shape == (3, 2, 16)
+    assert codes.is_contiguous() if columns == 32 else codes.transpose(0, 1).is_contiguous()
+    assert scales.view(3, 32).stride() == (1, 4)
 
     rotation = {"positions": edges["token_positions"], "table": edges["cos_sin_cache"]}
     prepared = flashlatent.torch.prepare_queries(q, norm=1e-6, **rotation)
@@ -156,6 +166,23 @@ def test_fused_edges(columns):
     assert (dequantised(codes, scales, columns) - turned).abs().max() / turned.abs().max() < 2**-4
     weight = (q, q)
     assert fused.permute_q_b_proj(weight, 8, 512) is weight and fused.permute_wv_proj(weight, 4, 512) is weight
+
+
+def test_weights_behind_the_outputs():
+    generator = torch.Generator().manual_seed(4)
+    weight = torch.randint(0, 120, (2, 6, 4 * 512), dtype=torch.uint8, generator=generator)
+    exponents = torch.randint(100, 140, (2, 6, 64), dtype=torch.uint8, generator=generator)
+    scales = torch.empty_strided((2, 6, 16), (16 * 8, 1, 8), dtype=torch.int32).copy_(exponents.view(torch.int32))
+    permute = flash_mla.fused_norm_rope_attn_rope_cast.permute_wv_proj
+    codes, factors = permute((weight.view(torch.float8_e4m3fn), scales), 4, 512)
+    assert codes.dtype == torch.float8_e4m3fn and torch.equal(codes.view(torch.uint8), by_tiles(weight, 4, 32))
+    assert factors.stride() == scales.stride()
+    assert torch.equal(factors.contiguous().view(torch.uint8), by_tiles(exponents, 4, 1))
+    for wrong in ((weight.int(), scales), (weight, scales[..., :8])):
+        with pytest.raises(ValueError, match="weight_and_sf has"):
+            permute(wrong, 4, 512)
+    with pytest.raises(ValueError, match="weight_and_sf has .*d_o 256"):
+        permute((weight, scales), 4, 256)
 
 
 @pytest.mark.parametrize("change, message", [

@@ -1,9 +1,10 @@
 """prefill() and decode() of flash_mla.fused_norm_rope_attn_rope_cast, on this library: query norm and rotation, sparse
 attention, inverse rotation of outputs and their cast to FP8 (DeepSeek V4, V4.1).
 
-The edges are separate launches before and after the attention, which overlap its beginning and end. Weights stay as
-they are: permute_q_b_proj() and permute_wv_proj() return what they are given, and an engine that permutes weights by
-itself must not do so here.
+The edges are separate launches before and after the attention, which overlap its beginning and end. Queries are read
+in their own order of columns: permute_q_b_proj() returns what it is given, and an engine that permutes their weights by
+itself must not do so here. Outputs with a scale for 32 columns have the original's order, which permute_wv_proj() gives
+to the weights behind them.
 """
 
 import functools
@@ -74,12 +75,14 @@ def prefill(enable_q_norm: bool, rms_norm_eps: float, token_positions: Tensor, i
     cos_sin_cache       fp32 or bf16 (positions, rope_dim): all cosines, then all sines
     n_wv_group          heads are in so many groups
     num_per_channels    32: four ue8m0 scales in an int32 (use_packed_ue8m0=True); 128: fp32 scales, which DeepGEMM's
-                        grouped product takes on Hopper (use_packed_ue8m0=False)
+                        grouped product takes on Hopper (use_packed_ue8m0=False); the original has 32 alone
     use_tma_aligned_col_major_sf, round_sf  must be True
     q                   bf16 (s_q, h_q, d)
     kv, indices, sm_scale, d_v, attn_sink, topk_length, use_legacy  as in flash_mla_sparse_fwd()
 
-    out_fp8  float8_e4m3fn (s_q, n_wv_group, h_q / n_wv_group * d_v), in memory group by group
+    out_fp8  float8_e4m3fn (s_q, n_wv_group, h_q / n_wv_group * d_v). With num_per_channels=32 it is contiguous, and a
+             group's columns are 32 of each head, then the next 32 of each; with 128 it is in memory group by group, and
+             columns are head by head
     out_sf   int32 or fp32 (s_q, n_wv_group, h_q / n_wv_group * d_v / 128), tokens innermost and padded to 4
     """
     _check_cast(num_per_channels, use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0)
@@ -123,8 +126,31 @@ def permute_q_b_proj(weight_and_sf: Tuple[Tensor, Tensor], h_q: int, d_q: int) -
 
 
 def permute_wv_proj(weight_and_sf: Tuple[Tensor, Tensor], wv_group_size: int, d_o: int) -> Tuple[Tensor, Tensor]:
-    """Returns `weight_and_sf`: outputs are written in their own order of columns."""
-    return weight_and_sf
+    """The weights of the projection behind attention, in the order of columns that out_fp8 has.
+
+    weight_and_sf  a weight of bytes (n_wv_group, rows, wv_group_size * d_o), and its scales: int32, four ue8m0 for 32
+                   columns each, (n_wv_group, rows, wv_group_size * d_o / 128); or fp32, for outputs with
+                   num_per_channels=128, then both are returned as they are
+    d_o            a multiple of 128
+    Scales keep their strides.
+    """
+    weight, scales = weight_and_sf
+    if scales.dtype != torch.int32:
+        return weight_and_sf
+    columns = wv_group_size * d_o
+    if d_o % 128 or weight.element_size() != 1 or weight.shape[-1] != columns or scales.shape[-1] * 128 != columns:
+        raise InvalidArgumentError(f"weight_and_sf has {weight.dtype} {tuple(weight.shape)} and {tuple(scales.shape)}, "
+                                   f"with wv_group_size {wv_group_size} and d_o {d_o}; bytes of wv_group_size * d_o "
+                                   "columns, an int32 for 128 of them, and d_o a multiple of 128 are expected")
+    codes = _in_tiles(weight.view(torch.uint8), (wv_group_size, d_o // 32, 32)).view(weight.dtype)
+    factors = _in_tiles(scales.contiguous().view(torch.uint8), (wv_group_size, d_o // 32, 1)).view(torch.int32)
+    like = torch.empty_strided(scales.shape, scales.stride(), dtype=torch.int32, device=scales.device)
+    return codes, like.copy_(factors)
+
+
+def _in_tiles(rows, shape):
+    """Rows of heads of tiles, as rows of tiles of heads."""
+    return rows.unflatten(-1, shape).transpose(-3, -2).flatten(-3)
 
 
 def _rows(indices):
@@ -160,5 +186,6 @@ def _check_cast(num_per_channels, use_tma_aligned_col_major_sf, round_sf, use_pa
 def _cast(out, rotation, num_per_channels, groups):
     if groups < 1 or out.shape[1] % groups:
         raise InvalidArgumentError(f"n_wv_group is {groups} and q has {out.shape[1]} heads; a divisor is expected")
-    codes, scales = operators.finish_outputs(out, scale_columns=num_per_channels, groups=groups, **rotation)
+    codes, scales = operators.finish_outputs(out, scale_columns=num_per_channels, groups=groups,
+                                             column_order="tiles" if num_per_channels == 32 else "heads", **rotation)
     return codes, scales[..., :out.shape[0]].permute(2, 0, 1)

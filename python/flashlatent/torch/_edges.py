@@ -20,17 +20,20 @@ def _finish_outputs(out, **options):
 
 
 def _finish_outputs_fake(out, positions=None, table=None, pairs="gptj", table_layout="halves", scale_columns=128,
-                         groups=1):
+                         groups=1, column_order="heads"):
     count, columns = out.shape[:-2].numel(), out.shape[-2] // groups * out.shape[-1]
-    codes = out.new_empty((groups, count, columns), dtype=torch.float8_e4m3fn).transpose(0, 1)
+    if column_order == "tiles":
+        codes = out.new_empty((count, groups, columns), dtype=torch.float8_e4m3fn)
+    else:
+        codes = out.new_empty((groups, count, columns), dtype=torch.float8_e4m3fn).transpose(0, 1)
     dtype = torch.float32 if scale_columns == 128 else torch.int32
     return codes, out.new_empty((groups, columns // 128, (count + 3) // 4 * 4), dtype=dtype)
 
 
 define(f"prepare_queries(Tensor q, *, float norm=0., {ROTATE}) -> Tensor", _native.prepare_queries,
        lambda q, **options: torch.empty_like(q, memory_format=torch.contiguous_format))
-define(f"finish_outputs(Tensor out, *, {ROTATE}, int scale_columns=128, int groups=1) -> (Tensor, Tensor)",
-       _finish_outputs, _finish_outputs_fake)
+define(f"finish_outputs(Tensor out, *, {ROTATE}, int scale_columns=128, int groups=1, str column_order='heads') "
+       "-> (Tensor, Tensor)", _finish_outputs, _finish_outputs_fake)
 
 
 def prepare_queries(q: Tensor, *, norm: float = 0.0, positions: Optional[Tensor] = None, table: Optional[Tensor] = None,
@@ -42,7 +45,7 @@ def prepare_queries(q: Tensor, *, norm: float = 0.0, positions: Optional[Tensor]
 
 def finish_outputs(out: Tensor, *, positions: Optional[Tensor] = None, table: Optional[Tensor] = None,
                    pairs: str = "gptj", table_layout: str = "halves", scale_columns: int = 128,
-                   groups: int = 1) -> Tuple[Tensor, Tensor]:
+                   groups: int = 1, column_order: str = "heads") -> Tuple[Tensor, Tensor]:
     """Rotates outputs back; returns (codes, scales), codes as float8_e4m3fn; see flashlatent.finish_outputs()."""
     return call(torch.ops.flashlatent.finish_outputs, out, positions=positions, table=table, pairs=pairs,
-                table_layout=table_layout, scale_columns=scale_columns, groups=groups)
+                table_layout=table_layout, scale_columns=scale_columns, groups=groups, column_order=column_order)

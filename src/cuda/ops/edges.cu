@@ -47,7 +47,8 @@ struct EdgeArguments {
   Divisor group_heads;
   int scale_lines;  // of 128 columns, in a group
   std::int64_t all_tokens, padded_tokens;
-  bool fine;  // a scale for 32 columns
+  bool fine;   // a scale for 32 columns
+  bool tiles;  // columns are in OutputColumns::kTiles
 };
 
 struct RowPlace {
@@ -159,8 +160,8 @@ class LaneRow {
 
   /// The row's codes and scales. `token` counts those of all requests.
   __device__ __forceinline__ void cast(int token, int head) const {
-    const int group = args_.group_heads.quotient(head), first = args_.group_heads.remainder(head) * args_.dim;
-    std::uint8_t* codes = args_.codes + token * args_.code_strides[0] + group * args_.code_strides[1] + first;
+    const int group = args_.group_heads.quotient(head), in_group = args_.group_heads.remainder(head);
+    std::uint8_t* codes = args_.codes + token * args_.code_strides[0] + group * args_.code_strides[1];
     const int lanes = args_.fine ? edges::kFineColumns / kWord : edges::kScaleColumns / kWord;
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
@@ -170,14 +171,15 @@ class LaneRow {
           token_edges::group_largest(word < words_ ? token_edges::word_largest(x_[i]) : 0.0F, lanes);
       if (word >= words_) continue;
       const int exponent = edges::output_exponent(amax);
-      std::uint8_t* to = codes + word * kWord;
+      const int column = args_.tiles ? tiled_column(word, in_group) : in_group * args_.dim + word * kWord;
+      std::uint8_t* to = codes + column;
       token_edges::store_codes(to, token_edges::e4m3_word(x_[i], exponent),
                                reinterpret_cast<std::uintptr_t>(to) % kWord == 0);
       if (lane_ % lanes != 0) continue;
-      const int line = (first + word * kWord) / edges::kScaleColumns;
+      const int line = column / edges::kScaleColumns;
       const std::int64_t at = (std::int64_t{group} * args_.scale_lines + line) * args_.padded_tokens + token;
       if (args_.fine) {
-        static_cast<std::uint8_t*>(args_.scales)[4 * at + lane_ / lanes % 4] =
+        static_cast<std::uint8_t*>(args_.scales)[4 * at + column / edges::kFineColumns % 4] =
             static_cast<std::uint8_t>(exponent + 127);
       } else {
         static_cast<float*>(args_.scales)[at] = e4m3::power_of_two(exponent);
@@ -189,6 +191,12 @@ class LaneRow {
   __device__ __forceinline__ static Rotary with_halves(Rotary rotary) {
     rotary.halves = kHalves;
     return rotary;
+  }
+  /// Where the word of the group's head `in_group` begins, in OutputColumns::kTiles.
+  __device__ __forceinline__ int tiled_column(int word, int in_group) const {
+    constexpr int kTileWords = edges::kFineColumns / kWord;
+    const int tile = word / kTileWords * args_.group_heads.value + in_group;
+    return tile * edges::kFineColumns + word % kTileWords * kWord;
   }
   /// The word's first column among the rotated ones; negative: it has none.
   __device__ __forceinline__ int rotated(int word) const {
@@ -258,7 +266,8 @@ EdgeArguments arguments_of(const ConstTensorView& from, const ConstTensorView& t
           .scale_lines = 0,
           .all_tokens = 0,
           .padded_tokens = 0,
-          .fine = false};
+          .fine = false,
+          .tiles = false};
 }
 
 Status launch_rows(const EdgeArguments& args, Dtype dtype, std::int64_t rows, std::int64_t lines,
@@ -309,6 +318,7 @@ Status finish_outputs(const ConstTensorView& out, const Rotation& rotate, const 
     args.all_tokens = fp8.codes.shape[0];
     args.padded_tokens = fp8.scales.shape[2];
     args.fine = fp8.scales.dtype == Dtype::kI32;
+    args.tiles = fp8.columns == OutputColumns::kTiles;
     lines = args.padded_tokens > args.all_tokens ? groups * args.scale_lines : 0;
   }
   return launch_rows(args, out.dtype, edges::Rows(out).count(), lines, executor);

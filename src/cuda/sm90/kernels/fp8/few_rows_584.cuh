@@ -31,9 +31,14 @@ struct Fp8_584Block {
     const bool odd = scales.low.is_odd() || scales.high.is_odd();
     finish();
     if (__any_sync(0xffffffff, odd)) [[unlikely]] {
-      bound_values(scales.low, scales.high, [row](int group) { return keys(row + group * fp8_584::kGroup); });
-      take_nan(rope.low, scales.low.bytes);
-      take_nan(rope.high, scales.high.bytes);
+      bound_values<kGroups>(
+          scales.low, scales.high, [row](int group) { return keys(row + group * fp8_584::kGroup); },
+          [](std::uint32_t bound) {
+            bound = __vmaxu2(bound, __shfl_xor_sync(0xffffffff, bound, 1));
+            return __vmaxu2(bound, __shfl_xor_sync(0xffffffff, bound, 2));
+          });
+      rope.low.x |= scales.low.nan;
+      rope.high.x |= scales.high.nan;
     }
     fp8::take_rope(a[1], rope, more_rope);
     ptx::wgmma_fence();

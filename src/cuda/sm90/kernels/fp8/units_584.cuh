@@ -27,6 +27,7 @@ struct UnitScales {
 
   Scales584 bytes;
   std::uint32_t largest;  // scale; for odd tokens a bound of their values over 448, as a scale
+  std::uint32_t nan = 0;  // two NaN in bf16, if bound_values() has found the token to be
 
   /// `at`: the address of its bytes in shared memory.
   __device__ __forceinline__ static UnitScales at(std::uint32_t at) {
@@ -38,27 +39,30 @@ struct UnitScales {
   }
   /// The exponent, as in an fp32, of its unit.
   __device__ __forceinline__ std::uint32_t unit() const { return ::max(largest, kLeast) - kLargestRatio; }
-  /// The factor of RoPE: two bf16.
-  __device__ __forceinline__ std::uint32_t inverse_pair() const { return (254 - unit()) * 0x00800080U; }
+  /// The factor of RoPE: two bf16. NaN if a scale is: then so are the token's score and all that follows.
+  __device__ __forceinline__ std::uint32_t inverse_pair() const { return (254 - unit()) * 0x00800080U | nan; }
 };
 
 /// The scales of a group, of two tokens, in 16 bits each.
 __device__ __forceinline__ std::uint32_t scales_of_both(const UnitScales& first, const UnitScales& second,
                                                         int group) {
-  return __byte_perm(first.bytes.words[group / 4], second.bytes.words[group / 4],
-                     0x0400 + 0x0101 * (group % 4)) &
-         0xFF00FF;
+  const auto word_of = [group](const UnitScales& scales) {
+    return group < 4 ? scales.bytes.words[0] : scales.bytes.words[1];
+  };
+  return __byte_perm(word_of(first), word_of(second), 0x0400 + 0x0101 * (group % 4)) & 0xFF00FF;
 }
 
-/// For tokens some of which are odd: `largest` becomes a bound of their values. By all lanes of a warp;
-/// `keys_of(group)`: this lane's 16 codes of each of its two tokens. A group's codes are below 2^9, or below
-/// a bound from their exponents: the union of the exponents' bits, at most 2^7 too large. If codes are below
-/// 1/2 the bound is larger: a ratio may be at most 2^15.
-template <class KeysOf>
-__device__ __forceinline__ void bound_values(UnitScales& first, UnitScales& second, KeysOf keys_of) {
+/// For tokens some of which are odd: `largest` becomes a bound of their values, and `nan` is found. By all
+/// lanes of a warp; `keys_of(group)`: this lane's 16 codes of each of its two tokens; `of_quad(bound)`: the
+/// largest bounds, two of 16 bits, of its quad. kUnrolled: how many groups side by side. A group's codes are
+/// below 2^9, or below a bound from their exponents: the union of the exponents' bits, at most 2^7 too large.
+/// If codes are below 1/2 the bound is larger: a ratio may be at most 2^15.
+template <int kUnrolled, class KeysOf, class OfQuad>
+__device__ __forceinline__ void bound_values(UnitScales& first, UnitScales& second, KeysOf keys_of,
+                                             OfQuad of_quad) {
   constexpr std::uint32_t kAll = 15, kFew = 6;  // exponents of codes
   std::uint32_t bound = 0;                      // of both, + kAll
-#pragma unroll
+#pragma unroll kUnrolled
   for (int i = 0; i < fp8_584::kGroups; ++i) {
     const KeyBytes keys = keys_of(i);
     const auto bits_of = [](const uint4& x) { return (x.x | x.y | x.z | x.w) & 0x7F7F7F7F; };
@@ -69,17 +73,11 @@ __device__ __forceinline__ void bound_values(UnitScales& first, UnitScales& seco
     // A group of zeros has none.
     bound = __vmaxu2(bound, __vminu2(scales_of_both(first, second, i) + exponents, bits << 9));
   }
-#pragma unroll
-  for (int lane = 1; lane < 4; lane *= 2) {
-    bound = __vmaxu2(bound, __shfl_xor_sync(0xffffffff, bound, lane));
-  }
+  bound = of_quad(bound);
+  first.nan = first.bytes.largest() == kNanScale ? 0x7FFF7FFF : 0;
+  second.nan = second.bytes.largest() == kNanScale ? 0x7FFF7FFF : 0;
   first.largest = ::max(bound & 0xFFFF, kAll) - kAll;
   second.largest = ::max(bound >> 16, kAll) - kAll;
-}
-
-/// RoPE becomes NaN if one of a token's scales is NaN: then so are its score and all that follows from it.
-__device__ __forceinline__ void take_nan(uint4& rope, const Scales584& scales) {
-  if (scales.largest() == kNanScale) rope.x = 0x7FFF7FFF;
 }
 
 /// Ratios of all groups of two tokens, as two fp16 each.

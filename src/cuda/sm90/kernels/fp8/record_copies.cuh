@@ -26,7 +26,8 @@ struct RecordPlace {
 };
 
 /// Copies of a warp's 16 tokens of a block to its stages: whole tokens of nvfp4_288, halves of mxfp8_528's
-/// columns, the last half first, since scales may follow it. A warp has stages of its own.
+/// columns, the last half first, since scales may follow it. Each scoring warp has stages of its own, of
+/// which it takes one after another: a barrier's parity would not tell it another warp's uses from its own.
 template <class Shared>
 class CopiesOfRecords {
   using Config = typename Shared::Config;
@@ -56,6 +57,7 @@ class CopiesOfRecords {
         __shfl_sync(0xffffffff, static_cast<int>(row.record), which * kWarpTokens));
     const Held held = {static_cast<std::uint16_t>(row.live >> which * kWarpTokens),
                        static_cast<std::uint16_t>(record)};
+    begun_ = which % Config::kScorers;
     if (Rows::is_e2m1(record)) {
       begin(shared, thread, held, nvfp4_288::kTokenBytes);
       copy_tokens<nvfp4_288::kCodeBytes, nvfp4_288::kScaleBytes, records::Nvfp4Keys::kPitch>(row, thread % 32, which, 0);
@@ -69,17 +71,19 @@ class CopiesOfRecords {
   }
 
  private:
-  /// Waits for the warp's next stage, and announces bytes of each of its tokens.
+  /// Waits for the scoring warp's next stage, and announces bytes of each of its tokens.
   __device__ __forceinline__ void begin(Shared& shared, int thread, Held held, int bytes) {
-    const int warp = thread / 32, slot = turn_ % Config::kWarpStages;
-    ptx::wait(shared.empty[warp][slot], (turn_ / Config::kWarpStages & 1) ^ 1);
-    ++turn_;
-    full_ = &shared.full[warp][slot];
+    const int warp = thread / 32;
+    const std::uint32_t turn = begun_ == 0 ? turns_[0] : turns_[1];
+    const int slot = turn % Config::kWarpStages;
+    ptx::wait(shared.empty[begun_][warp][slot], (turn / Config::kWarpStages & 1) ^ 1);
+    (begun_ == 0 ? turns_[0] : turns_[1]) += 1;
+    full_ = &shared.full[begun_][warp][slot];
     if (thread % 32 == 0) {
-      shared.held[warp][slot] = held;
+      shared.held[begun_][warp][slot] = held;
       ptx::arrive_expecting(*full_, kWarpTokens * bytes);
     }
-    stage_ = shared.stages[warp][slot];
+    stage_ = shared.stages[begun_][warp][slot];
     __syncwarp();
   }
 
@@ -98,7 +102,8 @@ class CopiesOfRecords {
 
   // Q, page tables, results and instructions stay in L2 instead (loader.cuh).
   const std::uint64_t policy_ = ptx::evict_first_policy();
-  std::uint32_t turn_ = 0;  // stages of this warp so far
+  int begun_ = 0;                  // the scorer of the block that is copied
+  std::uint32_t turns_[2] = {};  // stages of each scorer's warp so far
   std::uint8_t* stage_ = nullptr;
   ptx::Barrier* full_ = nullptr;
 };

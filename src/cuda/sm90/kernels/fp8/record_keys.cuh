@@ -38,23 +38,23 @@ class Mxfp8Keys {
   static constexpr int kStages = 2;
   static constexpr int kPitch = kStageColumns + mxfp8_528::kScaleBytes;  // 17 groups of banks: no conflicts
 
-  /// `token`: the address of the thread's first one. By all lanes of a warp. `second`: its address
-  /// in the second stage, once this has come.
+  /// `token`: the address of the thread's first one.
+  __device__ __forceinline__ Mxfp8Keys(std::uint32_t token, int quad_lane)
+      : low_(scales_at(token, quad_lane)), high_(scales_at(token + 8 * kPitch, quad_lane)) {}
+
+  /// Finds units and ratios, when the first stage has been read. By all lanes of a warp. `second()`: the
+  /// address of the thread's first token in the second stage, once this has come.
   template <class Second>
-  __device__ __forceinline__ Mxfp8Keys(std::uint32_t token, int quad_lane, Second second)
-      : at_(token + quad_lane * 32),
-        low_(scales_at(token, quad_lane)),
-        high_(scales_at(token + 8 * kPitch, quad_lane)) {
-    const std::uint32_t largest = over_quad(pairs_of(low_, high_, [](auto a, auto b) { return __vmaxu2(a, b); }),
-                                            [](auto a, auto b) { return __vmaxu2(a, b); });
-    const std::uint32_t least = over_quad(pairs_of(low_, high_, [](auto a, auto b) { return __vminu2(a, b); }),
-                                          [](auto a, auto b) { return __vminu2(a, b); });
+  __device__ __forceinline__ void settle(int quad_lane, Second second) {
+    const auto larger = [](auto a, auto b) { return __vmaxu2(a, b); };
+    const auto smaller = [](auto a, auto b) { return __vminu2(a, b); };
+    const std::uint32_t largest = over_quad(pairs_of(low_, high_, larger), larger);
+    const std::uint32_t least = over_quad(pairs_of(low_, high_, smaller), smaller);
     largest_[0] = largest & 0xFFFF, largest_[1] = largest >> 16;
-    odd_ = __any_sync(0xffffffff, is_odd(largest_[0], least & 0xFFFF) || is_odd(largest_[1], least >> 16));
-    if (odd_) [[unlikely]] {
-      second_ = second() + quad_lane * 32;
-      bound_values();
-    }
+    const bool odd =
+        __any_sync(0xffffffff, is_odd(largest_[0], least & 0xFFFF) || is_odd(largest_[1], least >> 16));
+    if (odd) [[unlikely]]
+      bound_values(second() + quad_lane * 32);
     const Units unit = units();
     const std::uint32_t zero[2] = {(unit.low - UnitScales::kHalfBias) * 0x10001U,
                                    (unit.high - UnitScales::kHalfBias) * 0x10001U};
@@ -63,7 +63,7 @@ class Mxfp8Keys {
       ratio_[0][i] = ratio(pair_of(low_, i), zero[0]);
       ratio_[1][i] = ratio(pair_of(high_, i), zero[1]);
     }
-    if (odd_) [[unlikely]] {
+    if (odd) [[unlikely]] {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         ratio_[0][i] = odd_ratio(pair_of(low_, i), zero[0]);
@@ -91,10 +91,6 @@ class Mxfp8Keys {
   }
 
  private:
-  /// The address of this lane's i-th group of the first token, if both stages are there.
-  __device__ __forceinline__ std::uint32_t group_at(int i) const {
-    return (i < 2 ? second_ : at_) + i % 2 * 128;
-  }
   /// The scales of this lane's columns: a byte each of four.
   __device__ __forceinline__ static std::uint32_t scales_at(std::uint32_t token, int quad_lane) {
     const uint4 all = ptx::load_shared_16_bytes(token + kStageColumns);
@@ -122,28 +118,33 @@ class Mxfp8Keys {
     return ::max(largest, UnitScales::kLeast) - UnitScales::kLargestRatio;
   }
 
-  /// As the function of units_584.cuh, of this lane's four groups and then of the quad's.
-  __device__ __forceinline__ void bound_values() {
-    constexpr std::uint32_t kAll = 15, kFew = 6;  // exponents of codes
-    std::uint32_t bound = 0;                      // of both, + kAll
-#pragma unroll 1
+  /// As the function of units_584.cuh, of this lane's four groups and then of the quad's. `second`: the
+  /// address of this lane's columns in the second stage.
+  __device__ __forceinline__ void bound_values(std::uint32_t second) {
+    constexpr std::uint32_t kAll = 15;  // the largest exponent of codes
+    std::uint32_t bound = 0;            // of both, + kAll
+#pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t at = group_at(i);
-      const KeyBytes first = KeyBytes::at<kPitch>(at), second = KeyBytes::at<kPitch>(at + 16);
-      const auto bits_of = [](const uint4& x, const uint4& y) {
-        return (x.x | x.y | x.z | x.w | y.x | y.y | y.z | y.w) & 0x7F7F7F7F;
-      };
-      const std::uint32_t a = bits_of(first.low, second.low), b = bits_of(first.high, second.high);
-      std::uint32_t bits = __byte_perm(a, b, 0x5410) | __byte_perm(a, b, 0x7632);
-      bits = (bits | bits >> 8) & 0x7F007F;
-      const std::uint32_t exponents = __vmaxu2(bits >> 3 & 0x0F000F, kFew * 0x10001);
-      const std::uint32_t scales = (low_ >> 8 * i & 0xFF) | (high_ >> 8 * i & 0xFF) << 16;
-      // A group of zeros has none.
-      bound = __vmaxu2(bound, __vminu2(scales + exponents, bits << 9));
+      bound = __vmaxu2(bound, i < 2 ? bound_of(i, KeyBytes::at<kPitch>(second + i * 128),
+                                               KeyBytes::at<kPitch>(second + i * 128 + 16))
+                                    : bound_of(i, bytes_[2 * i - 4], bytes_[2 * i - 3]));
     }
     bound = over_quad(bound, [](auto a, auto b) { return __vmaxu2(a, b); });
     largest_[0] = ::max(bound & 0xFFFF, kAll) - kAll;
     largest_[1] = ::max(bound >> 16, kAll) - kAll;
+  }
+  /// Of group i, whose codes these are.
+  __device__ __forceinline__ std::uint32_t bound_of(int i, const KeyBytes& first, const KeyBytes& second) const {
+    constexpr std::uint32_t kFew = 6;  // an exponent of codes
+    const auto bits_of = [](const uint4& x, const uint4& y) {
+      return (x.x | x.y | x.z | x.w | y.x | y.y | y.z | y.w) & 0x7F7F7F7F;
+    };
+    const std::uint32_t a = bits_of(first.low, second.low), b = bits_of(first.high, second.high);
+    std::uint32_t bits = __byte_perm(a, b, 0x5410) | __byte_perm(a, b, 0x7632);
+    bits = (bits | bits >> 8) & 0x7F007F;
+    const std::uint32_t exponents = __vmaxu2(bits >> 3 & 0x0F000F, kFew * 0x10001);
+    const std::uint32_t scales = (low_ >> 8 * i & 0xFF) | (high_ >> 8 * i & 0xFF) << 16;
+    return __vminu2(scales + exponents, bits << 9);  // a group of zeros has none
   }
 
   /// The i-th scale, twice.
@@ -175,11 +176,8 @@ class Mxfp8Keys {
     }
   }
 
-  const std::uint32_t at_;
-  std::uint32_t second_ = 0;
   const std::uint32_t low_, high_;  // scales
   std::uint32_t largest_[2];        // scale; for odd tokens a bound of their values over 448, as a scale
-  bool odd_;                        // is any of the warp's tokens odd?
   std::uint32_t ratio_[2][4];
   KeyBytes bytes_[4];
 };
@@ -191,12 +189,13 @@ class Nvfp4Keys {
   static constexpr int kStages = 1;
   static constexpr int kPitch = nvfp4_288::kTokenBytes + 32;  // 20 groups of banks: no conflicts
 
-  template <class Second>
-  __device__ __forceinline__ Nvfp4Keys(std::uint32_t token, int quad_lane, Second) {
+  __device__ __forceinline__ Nvfp4Keys(std::uint32_t token, int quad_lane) {
     find_scales(scale_[0], token, quad_lane);
     find_scales(scale_[1], token + 8 * kPitch, quad_lane);
   }
 
+  template <class Second>
+  __device__ __forceinline__ static void settle(int, Second) {}
   __device__ __forceinline__ static Units units() { return {kUnit, kUnit}; }
 
   __device__ __forceinline__ void read(std::uint32_t token, int quad_lane) {

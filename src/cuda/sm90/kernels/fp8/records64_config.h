@@ -24,6 +24,7 @@ struct Config {
   static constexpr int kQkDim = mxfp8_528::kDim, kVDim = kQkDim;
   static_assert(kQkDim == nvfp4_288::kDim);
   static constexpr int kChunks = kVDim / 64;
+  static constexpr int kScorers = 1;
   static constexpr int kOutputs = 2;  // warpgroups, each half of the output's columns
   static constexpr int kPartDim = kVDim / kOutputs, kPartChunks = kPartDim / 64;
 

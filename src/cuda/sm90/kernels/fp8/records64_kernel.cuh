@@ -37,11 +37,9 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     ptx::init(shared.scored, 128);
     ptx::init(shared.read, Config::kComputeThreads);
     for (ptx::Barrier& barrier : shared.free) ptx::init(barrier, 128);
-    for (int warp = 0; warp < 4; ++warp) {
-      for (ptx::Barrier& barrier : shared.full[warp]) {
-        ptx::init(barrier, LoaderOf<SharedMemory<Config>>::kArrivals);
-      }
-      for (ptx::Barrier& barrier : shared.empty[warp]) ptx::init(barrier, 32);
+    for (int i = 0; i < Config::kScorers * 4 * Config::kWarpStages; ++i) {
+      ptx::init((&shared.full[0][0][0])[i], LoaderOf<SharedMemory<Config>>::kArrivals);
+      ptx::init((&shared.empty[0][0][0])[i], 32);
     }
     ptx::publish_barriers();
   }

@@ -14,7 +14,7 @@ class Scorer : records::ScoredBlock<SharedMemory<Config>> {
 
  public:
   __device__ __forceinline__ Scorer(SharedMemory<Config>& shared, const sm90::DecodeArguments& args)
-      : Base(shared), args_(args) {}
+      : Base(shared, 0), args_(args) {}
 
   /// All blocks of one segment.
   __device__ __forceinline__ void attend(const sm90::Work& work) {
@@ -25,7 +25,7 @@ class Scorer : records::ScoredBlock<SharedMemory<Config>> {
     scale_ = args_.scale_log2 * __int_as_float((127 - sm90::query_exponent(shared_.query_max)) << 23);
 #pragma unroll 1
     for (int i = 0; i < blocks; ++i) {
-      Base::template score</*kTwo=*/false>();
+      Base::score();
       put_exponents();
     }
   }

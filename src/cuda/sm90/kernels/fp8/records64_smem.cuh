@@ -26,12 +26,13 @@ struct alignas(1024) SharedMemory {
   std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16
   records::HalfOfValues values[Config::kHalves];
   Exponents exponents;
-  alignas(16) std::uint8_t stages[4][Config::kWarpStages][Config::kStageBytes];  // as in the cache
-  Held held[4][Config::kWarpStages];
+  alignas(16) std::uint8_t stages[Config::kScorers][4][Config::kWarpStages][Config::kStageBytes];  // as in the cache
+  Held held[Config::kScorers][4][Config::kWarpStages];
   few_rows::QueryRow row_query[Config::kRows];
   sm90::RowPlace<typename Config::Element> row_place[Config::kRows];
   int query_max[Config::kComputeThreads / 32];  // of each warp
-  ptx::Barrier full[4][Config::kWarpStages], empty[4][Config::kWarpStages];
+  ptx::Barrier full[Config::kScorers][4][Config::kWarpStages];
+  ptx::Barrier empty[Config::kScorers][4][Config::kWarpStages];
   ptx::Barrier scored, read;           // exponents and values are there; the outputs have read exponents
   ptx::Barrier free[Config::kHalves];  // an output warpgroup has read the half
   ptx::Barrier has_query;              // the call's first Q has come from memory

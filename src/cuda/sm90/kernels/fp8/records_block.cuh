@@ -15,7 +15,8 @@ class ScoredBlock {
   static constexpr int kRows = Config::kRows;
   static constexpr std::uint32_t kAllOfWarp = (1U << kWarpTokens) - 1;
 
-  __device__ __forceinline__ explicit ScoredBlock(Shared& shared) : shared_(shared) {}
+  /// `scorer`: this warpgroup's number among those that score.
+  __device__ __forceinline__ ScoredBlock(Shared& shared, int scorer) : shared_(shared), scorer_(scorer) {}
 
   /// The thread's number in its warpgroup; made anew at each use, since registers are short.
   __device__ __forceinline__ static int thread() {
@@ -24,24 +25,19 @@ class ScoredBlock {
     return thread;
   }
 
-  /// s_ = K Q^T of the next block in the stages, which becomes the values of the next two halves. kTwo: another
-  /// warpgroup takes blocks from the same stages.
-  template <bool kTwo>
+  /// s_ = K Q^T of the next block in the stages, which becomes the values of the next two halves.
   __device__ __forceinline__ void score() {
-    const Held held = shared_.held[thread() / 32][wait_for_stage<kTwo>(turn_)];
+    const Held held = shared_.held[scorer_][thread() / 32][wait_for_stage(turn_)];
     live_ = held.live;
     if (__any_sync(0xffffffff, sm90::RecordRows::is_e2m1(static_cast<sm90::Record>(held.record)))) {
-      multiply<Nvfp4Keys, kTwo>();
+      multiply<Nvfp4Keys>();
     } else {
-      multiply<Mxfp8Keys, kTwo>();
+      multiply<Mxfp8Keys>();
     }
     half_ += 2;
   }
-  /// Leaves a block of this format to the other warpgroup.
-  __device__ __forceinline__ void pass_block(sm90::Record record) {
-    turn_ += sm90::RecordRows::is_e2m1(record) ? Nvfp4Keys::kStages : Mxfp8Keys::kStages;
-    half_ += 2;
-  }
+  /// Leaves a block to the other scorer.
+  __device__ __forceinline__ void pass_block() { half_ += 2; }
 
   /// The scores' factor for the first and the second token, and the logarithms of their units. `scale`: of
   /// scores in units, to base 2.
@@ -61,50 +57,45 @@ class ScoredBlock {
   }
 
   Shared& shared_;
+  const int scorer_;
   std::uint32_t live_ = 0;  // which of the warp's tokens count
   Units units_;             // of this thread's tokens
   float s_[kRows / 2];
 
  private:
-  /// Waits for this warp's stage number `turn`, and returns its place. If another warpgroup takes blocks, too,
-  /// the use before this one may be its own: that one has to come first, since a barrier tells even uses from
-  /// odd ones.
-  template <bool kTwo>
+  /// Waits for this warp's stage number `turn`, and returns its place.
   __device__ __forceinline__ int wait_for_stage(std::uint32_t turn) const {
     const int slot = turn % Config::kWarpStages;
-    const std::uint32_t use = turn / Config::kWarpStages;
-    ptx::Barrier& full = shared_.full[thread() / 32][slot];
-    if (kTwo && use > 0) ptx::wait(full, (use & 1) ^ 1);
-    ptx::wait(full, use & 1);
+    ptx::wait(shared_.full[scorer_][thread() / 32][slot], turn / Config::kWarpStages & 1);
     return slot;
   }
   /// The address of this thread's first token in that stage.
   template <class Keys>
   __device__ __forceinline__ std::uint32_t token_in(int slot) const {
-    return ptx::shared_address(shared_.stages[thread() / 32][slot]) + thread() % 32 / 4 * Keys::kPitch;
+    return ptx::shared_address(shared_.stages[scorer_][thread() / 32][slot]) + thread() % 32 / 4 * Keys::kPitch;
   }
   /// By all lanes. Their reads are over when `read`, which depends on them, has been compared with something;
   /// an arrival by itself does not wait for reads.
   __device__ __forceinline__ void free_stage(std::uint32_t read) {
     asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x9E3779B9;\n@p nanosleep.u32 1;\n}" ::"r"(read) : "memory");
-    ptx::arrive(shared_.empty[thread() / 32][turn_ % Config::kWarpStages]);
+    ptx::arrive(shared_.empty[scorer_][thread() / 32][turn_ % Config::kWarpStages]);
     ++turn_;
   }
 
-  template <class Keys, bool kTwo>
+  template <class Keys>
   __device__ __forceinline__ void multiply() {
     constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
     constexpr int kHalf = Config::kChunks / 2;
     const std::uint64_t q =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
-    // The second stage is the next one.
-    const auto second = [&] { return token_in<Keys>(wait_for_stage<kTwo>(turn_ + 1)); };
-    const std::uint32_t token = token_in<Keys>(turn_ % Config::kWarpStages);
-    Keys keys(token, thread() % 4, second);
-    fp8::Operands a[2];
+    const auto next = [&] { return token_in<Keys>(wait_for_stage(turn_)); };
     // A stage's bytes are read at once, since the stage is filled again only then.
+    const std::uint32_t token = token_in<Keys>(turn_ % Config::kWarpStages);
+    Keys keys(token, thread() % 4);
     keys.read(token, thread() % 4);
     free_stage(keys.read_so_far());
+    keys.settle(thread() % 4, next);
+    fp8::Operands a[2];
 #pragma unroll
     for (int n = 0; n < Config::kChunks; ++n) {
       const int i = (n + kHalf) % Config::kChunks;  // the last half of the columns comes first
@@ -118,7 +109,7 @@ class ScoredBlock {
       if (n % kHalf == 0) ptx::wait(shared_.free[place], (half / Config::kHalves & 1) ^ 1);
       sm90::store_fragment(shared_.values[place].chunks[n % kHalf], a[n % 2], thread());
       if (Keys::kStages == 2 && n == kHalf - 1) {
-        keys.read(token_in<Keys>(wait_for_stage<kTwo>(turn_)), thread() % 4);
+        keys.read(next(), thread() % 4);
         free_stage(keys.read_so_far());
       }
     }

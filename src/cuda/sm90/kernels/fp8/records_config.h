@@ -47,9 +47,9 @@ struct Config {
   static constexpr int kHalves = 2 * kScorers;
   /// A stage has 16 tokens that a warp loads and another one reads: all of nvfp4_288, half of the columns of
   /// mxfp8_528. Each scoring warp has stages of its own.
-  static constexpr int kStageTokens = 16, kWarpStages = kRows == 8 ? 4 : kRows == 16 ? 3 : 2;
+  static constexpr int kStageTokens = 16, kWarpStages = kRows == 8 ? 2 : 1;
   static constexpr int kStageBytes = kStageTokens * (nvfp4_288::kTokenBytes + 32);
-  static constexpr int kBlocksAhead = kWarpStages / 2;
+  static constexpr int kBlocksAhead = 1;
 };
 
 }  // namespace flashlatent::fp8::records

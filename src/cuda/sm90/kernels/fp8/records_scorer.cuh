@@ -19,7 +19,7 @@ class Scorer : ScoredBlock<SharedMemory<Config>> {
 
  public:
   __device__ __forceinline__ Scorer(SharedMemory<Config>& shared, const sm90::DecodeArguments& args)
-      : Base(shared), args_(args), me_(threadIdx.x / 128) {}
+      : Base(shared, threadIdx.x / 128), args_(args), me_(threadIdx.x / 128) {}
 
   /// Computes what takes many instructions, once a row and segment.
   __device__ __forceinline__ void prepare(const sm90::RowTile& tile) {
@@ -41,17 +41,13 @@ class Scorer : ScoredBlock<SharedMemory<Config>> {
 
   /// All blocks of one segment that has begun.
   __device__ __forceinline__ void attend(const sm90::Work& work) {
-    const int blocks = work.blocks(), begin = work.segment.block_begin;
+    const int blocks = work.blocks();
     rows_ = work.tile.rows;
     sums_ = {};
-    const int of_first_list = sm90::listed_range(args_, work.segment, work.tile).lists.blocks;
-    const auto pass = [&](int block) {
-      this->pass_block(args_.cache.listed[begin + block >= of_first_list ? 1 : 0].record);
-    };
 #pragma unroll 1
     for (int mine = me_;; mine += Config::kScorers) {
       const bool has_one = mine < blocks, has_other = mine > 0 && mine - 1 < blocks;
-      if (has_other) pass(mine - 1);
+      if (has_other) this->pass_block();
       if (has_one) score();
       if (has_other) take_over();
       if (!has_one) break;
@@ -99,7 +95,7 @@ class Scorer : ScoredBlock<SharedMemory<Config>> {
 
   /// s_ = K Q^T of this warpgroup's next block, in base 2.
   __device__ __forceinline__ void score() {
-    Base::template score</*kTwo=*/true>();
+    Base::score();
     const float2 factor = this->factors(scale_);
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) s_[i] *= i % 4 < 2 ? factor.x : factor.y;

@@ -22,7 +22,6 @@ struct Config {
   static constexpr bool kE4m3 = is_e4m3(kTokens);
   static constexpr bool kFp8_584 = kTokens == Tokens::kFp8_584;
   static constexpr bool kBoxes = kTokens == Tokens::kE4m3Boxes;
-  static constexpr bool kEvenColumnsFirst = false;  // of a lane's columns of K
   static constexpr int kTeam = kTeam_;
   static constexpr bool kMerges = kMerges_;
   static_assert(!kMerges || kTeam == 1);

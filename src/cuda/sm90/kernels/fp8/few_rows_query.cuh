@@ -4,7 +4,7 @@
 //
 // Columns are in the order in which K's columns reach registers: lane t of a quad reads 32 of a token's 128
 // bytes (e4m3 latents, fp8_584: 16 of 64). Four of them are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a
-// product's 16 (records: its columns 2 t, 2 t + 8, 2 t + 1, 2 t + 9); of RoPE in bf16, eight bytes are.
+// product's 16; of RoPE in bf16, eight bytes are.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/few_rows_smem.cuh"
@@ -64,13 +64,7 @@ class QueryShare {
                             : kInOrder || rope       ? unit % 8 / 2
                                                      : unit % 16 / 4;
       const bool as_half = Config::kE4m3 || !rope;
-      std::uint32_t pairs[4] = {values_[i].x, values_[i].y, values_[i].z, values_[i].w};
-      if constexpr (Config::kEvenColumnsFirst) {
-        pairs[0] = __byte_perm(values_[i].x, values_[i].y, 0x5410);
-        pairs[1] = __byte_perm(values_[i].x, values_[i].y, 0x7632);
-        pairs[2] = __byte_perm(values_[i].z, values_[i].w, 0x5410);
-        pairs[3] = __byte_perm(values_[i].z, values_[i].w, 0x7632);
-      }
+      const std::uint32_t pairs[4] = {values_[i].x, values_[i].y, values_[i].z, values_[i].w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float2 two = sm90::unpack<__nv_bfloat16>(pairs[j]);

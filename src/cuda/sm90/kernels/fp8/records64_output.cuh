@@ -5,9 +5,9 @@
 // Of 128 columns a lane has 32 adjacent ones, 16 in each of two chunks (record_keys.cuh).
 #pragma once
 
-#include "cuda/sm90/kernels/fp8/few_rows_query.cuh"
 #include "cuda/sm90/kernels/fp8/output_part.cuh"
 #include "cuda/sm90/kernels/fp8/records64_smem.cuh"
+#include "cuda/sm90/kernels/fp8/records_query.cuh"
 #include "cuda/sm90/merge/epilogue.cuh"
 
 namespace flashlatent::fp8::records64 {
@@ -88,7 +88,7 @@ class Output {
   __device__ __forceinline__ static int row() { return sm90::fragment_of(thread()).row; }
 
   __device__ __forceinline__ void take_query() {
-    const few_rows::QueryShare<SharedMemory<Config>> share(shared_, /*is_e4m3=*/false);
+    const records::QueryShare<SharedMemory<Config>> share(shared_);
     const int warp_max = share.warp_max();
     // An empty item may come first: a second phase could be over before loaders wait.
     if (!has_taken_query_) ptx::arrive(shared_.has_query);

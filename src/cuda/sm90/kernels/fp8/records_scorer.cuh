@@ -1,9 +1,9 @@
 // A scoring warpgroup of the kernel for records: scores of its blocks, their values to shared memory, P.
 #pragma once
 
-#include "cuda/sm90/kernels/fp8/few_rows_query.cuh"
 #include "cuda/sm90/kernels/fp8/output_part.cuh"
 #include "cuda/sm90/kernels/fp8/records_block.cuh"
+#include "cuda/sm90/kernels/fp8/records_query.cuh"
 #include "cuda/sm90/kernels/fp8/records_smem.cuh"
 #include "cuda/sm90/math/column_exchange.cuh"
 
@@ -80,7 +80,7 @@ class Scorer : ScoredBlock<SharedMemory<Config>> {
 
   /// All have done with the previous Q: they have synchronised since.
   __device__ __forceinline__ void take_query() {
-    const few_rows::QueryShare<SharedMemory<Config>> share(shared_, /*is_e4m3=*/false);
+    const QueryShare<SharedMemory<Config>> share(shared_);
     const int warp_max = share.warp_max();
     // An empty item may come first: a second phase could be over before loaders wait.
     if (!has_taken_query_) ptx::arrive(shared_.has_query);

@@ -103,8 +103,10 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   if (cuda::goes_by_lists(problem)) {
     const bool one_tile = cuda::rows_of_item(problem) <= mla_64_pingpong::kTileRows;
     const bool records = cuda::loading_of(problem) == cuda::Loading::kRecords;
-    const schedule::Geometry g = dense_geometry(
-        problem, workers, records ? kShapeOfRecords : one_tile ? kShapeFp8_584 : kShapeFp8_584OfTiles);
+    const schedule::Geometry g = dense_geometry(problem, workers,
+                                                records    ? kShapeOfRecords
+                                                : one_tile ? kShapeFp8_584
+                                                           : kShapeFp8_584OfTiles);
     if (!mla_64_pingpong::has_listed_shares(problem, g)) return g;
     return in_turn_if_faster(
         problem,

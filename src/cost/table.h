@@ -67,7 +67,7 @@ enum class Situation : std::uint8_t {
   kListedSharesRows32,
   kRecords,        ///< mxfp8_528, nvfp4_288 or fp8_528, or two of them in one softmax.
   kRecordsShares,  ///< kListedShares of these.
-  kRecordsRows8,  ///< As kFp8_584Rows8 from mxfp8_528 and nvfp4_288; likewise 16 and 32, and shares.
+  kRecordsRows8,   ///< As kFp8_584Rows8 from mxfp8_528 and nvfp4_288; likewise 16 and 32, and shares.
   kRecordsRows16,
   kRecordsRows32,
   kRecordsSharesRows8,

@@ -47,10 +47,9 @@ inline constexpr std::array kE4m3TeamKeys = {e4m3_key(kTeamRows, cuda::Loading::
 inline constexpr std::array kFewRows584Keys = {fp8_584_key(8), fp8_584_key(16), fp8_584_key(32)};
 inline constexpr std::array kAlone584Keys = {fp8_584_key(8, true), fp8_584_key(16, true),
                                              fp8_584_key(32, true)};
-inline constexpr std::array kRecordsKeys = {records_key(8, false), records_key(16, false),
-                                            records_key(32, false), records_key(8, true),
-                                            records_key(16, true), records_key(32, true),
-                                            records_key(kRows64, false), records_key(kRows64, true)};
+inline constexpr std::array kRecordsKeys = {
+    records_key(8, false), records_key(16, false), records_key(32, false),      records_key(8, true),
+    records_key(16, true), records_key(32, true),  records_key(kRows64, false), records_key(kRows64, true)};
 inline constexpr std::array kRows64Keys = {key(kRows64), e4m3_key(kRows64, cuda::Loading::kBoxes),
                                            e4m3_key(kRows64, cuda::Loading::kTokens), fp8_584_key(kRows64)};
 

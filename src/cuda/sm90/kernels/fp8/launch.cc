@@ -8,13 +8,13 @@ Status launch(const DecodeCall& call) {
   return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading) {
     const cuda::InstanceKey asked = key_of(c.problem, c.geometry, c.inputs.kv_cache.shape[0] > 0);
     if (cuda::merges_in_kernel(c.geometry)) {
-      return cuda::find_instance(
-          {kMergingFewRows, kMergingFewRowsE4m3, kMergingFewRows584, kTeams, kE4m3Teams, kRows64Instances,
-           kRecords},
-          asked);
+      return cuda::find_instance({kMergingFewRows, kMergingFewRowsE4m3, kMergingFewRows584, kTeams,
+                                  kE4m3Teams, kRows64Instances, kRecords},
+                                 asked);
     }
     return cuda::find_instance(
-        {kFewRows, kFewRowsE4m3, kFewRows584, kAlone584, kTeams, kE4m3Teams, kRows64Instances, kRecords}, asked);
+        {kFewRows, kFewRowsE4m3, kFewRows584, kAlone584, kTeams, kE4m3Teams, kRows64Instances, kRecords},
+        asked);
   });
 }
 

@@ -1,5 +1,5 @@
-// Tokens of two lists (walk/listed_tokens.cuh) to shared memory as they are in the cache. Which copies bring a
-// format's tokens, and where to, is another class: Copies584 and CopiesOfRecords (record_copies.cuh).
+// Tokens of two lists (walk/listed_tokens.cuh) to shared memory as they are in the cache. Which copies bring
+// a format's tokens, and where to, is another class: Copies584 and CopiesOfRecords (record_copies.cuh).
 #pragma once
 
 #include "core/formats/fp8_584.h"

@@ -53,14 +53,15 @@ class CopiesOfRecords {
 
   /// The first or the second block of a pair.
   __device__ __forceinline__ void copy(Shared& shared, const Row& row, int thread, int /*token*/, int which) {
-    const auto record = static_cast<sm90::Record>(
-        __shfl_sync(0xffffffff, static_cast<int>(row.record), which * kWarpTokens));
+    const auto record =
+        static_cast<sm90::Record>(__shfl_sync(0xffffffff, static_cast<int>(row.record), which * kWarpTokens));
     const Held held = {static_cast<std::uint16_t>(row.live >> which * kWarpTokens),
                        static_cast<std::uint16_t>(record)};
     begun_ = which % Config::kScorers;
     if (Rows::is_e2m1(record)) {
       begin(shared, thread, held, nvfp4_288::kTokenBytes);
-      copy_tokens<nvfp4_288::kCodeBytes, nvfp4_288::kScaleBytes, records::Nvfp4Keys::kPitch>(row, thread % 32, which, 0);
+      copy_tokens<nvfp4_288::kCodeBytes, nvfp4_288::kScaleBytes, records::Nvfp4Keys::kPitch>(row, thread % 32,
+                                                                                             which, 0);
       return;
     }
     constexpr int kHalf = mxfp8_528::kDim / 2;
@@ -102,7 +103,7 @@ class CopiesOfRecords {
 
   // Q, page tables, results and instructions stay in L2 instead (loader.cuh).
   const std::uint64_t policy_ = ptx::evict_first_policy();
-  int begun_ = 0;                  // the scorer of the block that is copied
+  int begun_ = 0;                // the scorer of the block that is copied
   std::uint32_t turns_[2] = {};  // stages of each scorer's warp so far
   std::uint8_t* stage_ = nullptr;
   ptx::Barrier* full_ = nullptr;

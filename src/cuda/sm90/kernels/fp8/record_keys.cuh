@@ -1,8 +1,8 @@
-// Tokens of records as A operands of K Q^T, fp16 in units of the token (math/fp8_units.cuh), from the bytes in
-// a stage. A thread has its warp's tokens lane / 4 and lane / 4 + 8, of which it reads 32 of 128 columns; chunk
-// i is of columns 128 (i / 2) + 32 (lane % 4) + 16 (i % 2) + {0 ... 15}. Of 4 k, ... 4 k + 3 of these sixteen
-// the even ones are the thread's columns 2 (lane % 4) + {0, 1} of product k, the odd ones 8 further on: so
-// stored as they are (math/fragment.cuh), neighbouring columns become rows g and g + 8 of V^T.
+// Tokens of records as A operands of K Q^T, fp16 in units of the token (math/fp8_units.cuh), from the bytes
+// in a stage. A thread has its warp's tokens lane / 4 and lane / 4 + 8, of which it reads 32 of 128 columns;
+// chunk i is of columns 128 (i / 2) + 32 (lane % 4) + 16 (i % 2) + {0 ... 15}. Of 4 k, ... 4 k + 3 of these
+// sixteen the even ones are the thread's columns 2 (lane % 4) + {0, 1} of product k, the odd ones 8 further
+// on: so stored as they are (math/fragment.cuh), neighbouring columns become rows g and g + 8 of V^T.
 #pragma once
 
 #include "core/formats/mxfp8_528.h"
@@ -83,7 +83,9 @@ class Mxfp8Keys {
     }
   }
   /// Anything that depends on all that has been read.
-  __device__ __forceinline__ std::uint32_t read_so_far() const { return low_ ^ high_ ^ any_of(bytes_); }
+  __device__ __forceinline__ std::uint32_t read_so_far() const {
+    return low_ ^ high_ ^ any_of(bytes_);
+  }
   /// Chunk i, which has been read.
   __device__ __forceinline__ void widen(Operands& a, int i) const {
     widen_token<0>(a, bytes_[i % 4].low, ratio_[0][i / 2]);
@@ -102,7 +104,8 @@ class Mxfp8Keys {
   __device__ __forceinline__ static std::uint32_t pairs_of(std::uint32_t low, std::uint32_t high,
                                                            Combine combine) {
     constexpr std::uint32_t kEven = 0x00FF00FF;
-    const std::uint32_t a = combine(low & kEven, low >> 8 & kEven), b = combine(high & kEven, high >> 8 & kEven);
+    const std::uint32_t a = combine(low & kEven, low >> 8 & kEven),
+                        b = combine(high & kEven, high >> 8 & kEven);
     return combine(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
   }
   template <class Combine>
@@ -134,7 +137,8 @@ class Mxfp8Keys {
     largest_[1] = ::max(bound >> 16, kAll) - kAll;
   }
   /// Of group i, whose codes these are.
-  __device__ __forceinline__ std::uint32_t bound_of(int i, const KeyBytes& first, const KeyBytes& second) const {
+  __device__ __forceinline__ std::uint32_t bound_of(int i, const KeyBytes& first,
+                                                    const KeyBytes& second) const {
     constexpr std::uint32_t kFew = 6;  // an exponent of codes
     const auto bits_of = [](const uint4& x, const uint4& y) {
       return (x.x | x.y | x.z | x.w | y.x | y.y | y.z | y.w) & 0x7F7F7F7F;

@@ -16,7 +16,7 @@ struct Config {
   using Element = __nv_bfloat16;
   static constexpr Tokens kTokens = Tokens::kRecords;
   static constexpr bool kE4m3 = false, kFp8_584 = false;
-  static constexpr bool kListsInRegisters = true;   // in the loader
+  static constexpr bool kListsInRegisters = true;  // in the loader
   static constexpr bool kAlone = kAlone_;
   static constexpr int kRows = sm90::kTileRows;  // query rows a tile, wgmma's N for scores
 

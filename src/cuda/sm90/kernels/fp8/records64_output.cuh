@@ -77,7 +77,9 @@ class Output {
   // Columns of a product: of 256 ptxas says that 128 registers, the launch's, are too few.
   static constexpr int kPiece = 128;
 
-  __device__ __forceinline__ static void meet() { ptx::named_sync(kOutputsBarrier, Config::kComputeThreads); }
+  __device__ __forceinline__ static void meet() {
+    ptx::named_sync(kOutputsBarrier, Config::kComputeThreads);
+  }
   /// Made anew at each use: registers are short.
   __device__ __forceinline__ static int thread() {
     int thread = threadIdx.x % 128;
@@ -85,7 +87,9 @@ class Output {
     return thread;
   }
   /// The first of this thread's two rows.
-  __device__ __forceinline__ static int row() { return sm90::fragment_of(thread()).row; }
+  __device__ __forceinline__ static int row() {
+    return sm90::fragment_of(thread()).row;
+  }
 
   __device__ __forceinline__ void take_query() {
     const records::QueryShare<SharedMemory<Config>> share(shared_);
@@ -122,8 +126,8 @@ class Output {
     sum = {0, 0};
     for_each_pair([&](int k, int half, float2 low, float2 high, float2 share) {
       low = make_float2(sm90::exp2_fast(low.x - finite_base_.low), sm90::exp2_fast(low.y - finite_base_.low));
-      high =
-          make_float2(sm90::exp2_fast(high.x - finite_base_.high), sm90::exp2_fast(high.y - finite_base_.high));
+      high = make_float2(sm90::exp2_fast(high.x - finite_base_.high),
+                         sm90::exp2_fast(high.y - finite_base_.high));
       sum.low = fmaf(low.x, share.x, fmaf(low.y, share.y, sum.low));
       sum.high = fmaf(high.x, share.x, fmaf(high.y, share.y, sum.high));
       largest = fmaxf(largest, fmaxf(fmaxf(low.x, low.y), fmaxf(high.x, high.y)));
@@ -197,7 +201,8 @@ class Output {
   /// One row, `to`; kHigh: the second one.
   template <bool kHigh>
   __device__ __forceinline__ void write(const sm90::Work& work, std::int64_t first_row,
-                                        const sm90::RowPlace<__nv_bfloat16>& to, float base, float sum) const {
+                                        const sm90::RowPlace<__nv_bfloat16>& to, float base,
+                                        float sum) const {
     const sm90::RowScale scale = sm90::finish_row(base, sum / (1 << Config::kLargestP));
     const float factor = scale.factor / (1 << Config::kLargestP);
     const int n = row() + 8 * kHigh, lane = thread() % 4;

@@ -9,8 +9,8 @@
 
 namespace flashlatent::fp8::records64 {
 
-/// Scores of a block, to base 2, with the logarithms of the tokens' units: by query row, tokens of a row in an
-/// order in which neither those who write nor those who read have bank conflicts.
+/// Scores of a block, to base 2, with the logarithms of the tokens' units: by query row, tokens of a row in
+/// an order in which neither those who write nor those who read have bank conflicts.
 struct Exponents {
   float of_row[64][64];
   float share[64];  // of each token: one over its unit
@@ -26,7 +26,8 @@ struct alignas(1024) SharedMemory {
   std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16
   records::HalfOfValues values[Config::kHalves];
   Exponents exponents;
-  alignas(16) std::uint8_t stages[Config::kScorers][4][Config::kWarpStages][Config::kStageBytes];  // as in the cache
+  alignas(16)
+      std::uint8_t stages[Config::kScorers][4][Config::kWarpStages][Config::kStageBytes];  // as in the cache
   Held held[Config::kScorers][4][Config::kWarpStages];
   few_rows::QueryRow row_query[Config::kRows];
   sm90::RowPlace<typename Config::Element> row_place[Config::kRows];

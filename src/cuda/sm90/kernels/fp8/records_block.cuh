@@ -72,12 +72,14 @@ class ScoredBlock {
   /// The address of this thread's first token in that stage.
   template <class Keys>
   __device__ __forceinline__ std::uint32_t token_in(int slot) const {
-    return ptx::shared_address(shared_.stages[scorer_][thread() / 32][slot]) + thread() % 32 / 4 * Keys::kPitch;
+    return ptx::shared_address(shared_.stages[scorer_][thread() / 32][slot]) +
+           thread() % 32 / 4 * Keys::kPitch;
   }
   /// By all lanes. Their reads are over when `read`, which depends on them, has been compared with something;
   /// an arrival by itself does not wait for reads.
   __device__ __forceinline__ void free_stage(std::uint32_t read) {
-    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x9E3779B9;\n@p nanosleep.u32 1;\n}" ::"r"(read) : "memory");
+    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x9E3779B9;\n@p nanosleep.u32 1;\n}" ::"r"(read)
+                 : "memory");
     ptx::arrive(shared_.empty[scorer_][thread() / 32][turn_ % Config::kWarpStages]);
     ++turn_;
   }

@@ -29,8 +29,8 @@ struct Config {
 
   /// Two warpgroups score blocks alternately. Each has a place for its block's values, P and statistics.
   static constexpr int kScorers = 2;
-  static constexpr int kComputeThreads = kScorers * 128;            // which load Q, too
-  static constexpr int kLoadersBegin = kComputeThreads + 128;       // behind the output's warpgroup
+  static constexpr int kComputeThreads = kScorers * 128;       // which load Q, too
+  static constexpr int kLoadersBegin = kComputeThreads + 128;  // behind the output's warpgroup
   static constexpr int kThreads = kLoadersBegin + 128;
   static constexpr int kLoaderRegisters = 72;
   static constexpr int kScorerRegisters = kRows < 32 ? 152 : 136;

@@ -21,8 +21,8 @@ constexpr cuda::DenseInstance instance64() {
 }  // namespace
 
 constinit const RecordsInstances kRecords = cuda::of_keys(
-    kRecordsKeys, RecordsInstances{{instance<8, false>(), instance<16, false>(), instance<32, false>(),
-                                    instance<8, true>(), instance<16, true>(), instance<32, true>(),
-                                    instance64<false>(), instance64<true>()}});
+    kRecordsKeys,
+    RecordsInstances{{instance<8, false>(), instance<16, false>(), instance<32, false>(), instance<8, true>(),
+                      instance<16, true>(), instance<32, true>(), instance64<false>(), instance64<true>()}});
 
 }  // namespace flashlatent::fp8

@@ -64,9 +64,15 @@ class QueryShare {
     asm volatile("" : "+r"(thread));
     return thread;
   }
-  __device__ __forceinline__ static int half() { return thread() % 2; }
-  __device__ __forceinline__ static int quad_lane() { return thread() / 2 % 4; }
-  __device__ __forceinline__ static int first_row() { return thread() % 32 / 8; }
+  __device__ __forceinline__ static int half() {
+    return thread() % 2;
+  }
+  __device__ __forceinline__ static int quad_lane() {
+    return thread() / 2 % 4;
+  }
+  __device__ __forceinline__ static int first_row() {
+    return thread() % 32 / 8;
+  }
 
   /// Of the warp. NaN is ignored.
   template <class Finite>

@@ -46,7 +46,7 @@ class Scorer : ScoredBlock<SharedMemory<Config>> {
     sums_ = {};
 #pragma unroll 1
     for (int mine = me_;; mine += Config::kScorers) {
-      const bool has_one = mine < blocks, has_other = mine > 0 && mine - 1 < blocks;
+      const bool has_one = mine<blocks, has_other = mine> 0 && mine - 1 < blocks;
       if (has_other) this->pass_block();
       if (has_one) score();
       if (has_other) take_over();
@@ -66,7 +66,9 @@ class Scorer : ScoredBlock<SharedMemory<Config>> {
  private:
   static constexpr int kColumns = kRows / 4;  // of S^T, a thread's
 
-  __device__ __forceinline__ void meet_alone() const { ptx::named_sync(kAlone + me_, 128); }
+  __device__ __forceinline__ void meet_alone() const {
+    ptx::named_sync(kAlone + me_, 128);
+  }
   __device__ __forceinline__ void meet() {
     ptx::arrive(shared_.scorers_meet);
     ptx::wait(shared_.scorers_meet, meeting_);

@@ -22,7 +22,8 @@ struct alignas(1024) SharedMemory {
   HalfOfValues values[Config::kHalves];
   std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16
   std::uint8_t p[Config::kScorers][Config::kTileBytes];     // P of a scorer's block, times units
-  alignas(16) std::uint8_t stages[Config::kScorers][4][Config::kWarpStages][Config::kStageBytes];  // as in the cache
+  alignas(16)
+      std::uint8_t stages[Config::kScorers][4][Config::kWarpStages][Config::kStageBytes];  // as in the cache
   Held held[Config::kScorers][4][Config::kWarpStages];
   alignas(16) float warp_max[Config::kScorers][4][Config::kRows];
   float base[Config::kRows];                      // -inf: no base yet
@@ -38,8 +39,8 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier empty[Config::kScorers][4][Config::kWarpStages];
   ptx::Barrier has_p[Config::kScorers];  // values, P and statistics are ready
   ptx::Barrier free[Config::kHalves];    // the output's warpgroup has read the half
-  ptx::Barrier has_query;                  // the call's first Q has come from memory
-  ptx::Barrier scorers_meet, all_meet;     // all_meet: with the output's warpgroup
+  ptx::Barrier has_query;                // the call's first Q has come from memory
+  ptx::Barrier scorers_meet, all_meet;   // all_meet: with the output's warpgroup
   sm90::WorkQueue segments;
   few_rows::WalkMemory<Config> walks;
 

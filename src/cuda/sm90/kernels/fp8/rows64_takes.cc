@@ -23,7 +23,8 @@ const DecodeKernel kFp8Rows64Kernel = {
     .architecture = Architecture::kSm90a,
     .takes =
         "fp8_656 caches, and e4m3 latents of 576 with products in bf16, dense and sparse; fp8_584, mxfp8_528 "
-        "and nvfp4_288 caches, sparse, with or without an extra cache; any number of query rows, any page size",
+        "and nvfp4_288 caches, sparse, with or without an extra cache; any number of query rows, any page "
+        "size",
     .declines = declines,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(fp8::launch),

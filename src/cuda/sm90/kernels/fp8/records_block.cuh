@@ -98,6 +98,7 @@ class ScoredBlock {
     free_stage(keys.read_so_far());
     keys.settle(thread() % 4, next);
     fp8::Operands a[2];
+    std::uint32_t to[4];  // of the half that is stored, by 16 columns
 #pragma unroll
     for (int n = 0; n < Config::kChunks; ++n) {
       const int i = (n + kHalf) % Config::kChunks;  // the last half of the columns comes first
@@ -106,10 +107,19 @@ class ScoredBlock {
       ptx::wgmma_fence();
       fp8::multiply<__half, kRows>(s_, a[n % 2], q + i * kTileStep, n > 0);
       ptx::wgmma_commit();
-      const std::uint32_t half = half_ + n / kHalf;
-      const int place = half % Config::kHalves;
-      if (n % kHalf == 0) ptx::wait(shared_.free[place], (half / Config::kHalves & 1) ^ 1);
-      sm90::store_fragment(shared_.values[place].chunks[n % kHalf], a[n % 2], thread());
+      if (n % kHalf == 0) {
+        const std::uint32_t half = half_ + n / kHalf;
+        const int place = half % Config::kHalves;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          to[k] = sm90::fragment_address(shared_.values[place].chunks[0], thread(), k);
+        }
+        ptx::wait(shared_.free[place], (half / Config::kHalves & 1) ^ 1);
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        ptx::store_matrices(to[k] + n % kHalf * static_cast<std::uint32_t>(sizeof(sm90::Tile)), a[n % 2][k]);
+      }
       if (Keys::kStages == 2 && n == kHalf - 1) {
         keys.read(next(), thread() % 4);
         free_stage(keys.read_so_far());

@@ -30,9 +30,9 @@ struct Config {
   static constexpr int kComputeThreads = kOutputs * 128;       // of the outputs, which load Q, too
   static constexpr int kLoadersBegin = kComputeThreads + 128;  // behind the scorer
   static constexpr int kThreads = kLoadersBegin + 128;
-  // Half of the output is 128 registers of a thread. The scorer keeps what a launch gets.
-  static constexpr int kLaunchRegisters = 128, kOutputRegisters = 176, kLoaderRegisters = 32;
-  static_assert(kOutputs * kOutputRegisters + kLoaderRegisters == 3 * kLaunchRegisters);
+  // Half of the output is 128 registers of a thread.
+  static constexpr int kOutputRegisters = 176, kScorerRegisters = 128, kLoaderRegisters = 32;
+  static_assert(kOutputs * kOutputRegisters + kScorerRegisters + kLoaderRegisters == 4 * 128);
 
   // P is scaled to at most 2^kLargestP; kSlack as few_rows::Config's.
   static constexpr int kLargestP = 9, kSlack = 6;

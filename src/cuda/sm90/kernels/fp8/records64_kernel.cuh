@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::give_registers<Config::kLoaderRegisters>();
     few_rows::load_lists(shared, args, threadIdx.x - Config::kLoadersBegin);
   } else if (threadIdx.x >= Config::kComputeThreads) {
+    ptx::give_registers<Config::kScorerRegisters>();  // none, but else ptxas has fewer for this role
     Scorer<Config> scorer(shared, args);
     for (sm90::WorkPosition position(shared.segments); !position.get().is_end(); position.next()) {
       scorer.attend(position.get());

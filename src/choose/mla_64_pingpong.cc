@@ -30,6 +30,9 @@ constexpr DenseShape kShapeFp8_584OfTiles = {
     .cost = cost::of(Kernel::kMla64Pingpong, Situation::kFp8_584Tiles)};
 constexpr DenseShape kShapeOfRecords = {.tile_rows = mla_64_pingpong::kTileRows,
                                         .cost = cost::of(Kernel::kMla64Pingpong, Situation::kRecords)};
+constexpr DenseShape kShapeOfRecordsShares = {
+    .tile_rows = mla_64_pingpong::kTileRows,
+    .cost = cost::of(Kernel::kMla64Pingpong, Situation::kRecordsShares)};
 constexpr DenseShape kShapeOfListedShares = {
     .tile_rows = mla_64_pingpong::kTileRows,
     .cost = cost::of(Kernel::kMla64Pingpong, Situation::kListedShares)};
@@ -108,9 +111,10 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
                                                 : one_tile ? kShapeFp8_584
                                                            : kShapeFp8_584OfTiles);
     if (!mla_64_pingpong::has_listed_shares(problem, g)) return g;
-    return in_turn_if_faster(
-        problem,
-        listed_geometry(problem, workers, one_tile ? kShapeOfListedShares : kShapeOfListedSharesOfTiles, g));
+    const DenseShape& of_shares = records    ? kShapeOfRecordsShares
+                                  : one_tile ? kShapeOfListedShares
+                                             : kShapeOfListedSharesOfTiles;
+    return in_turn_if_faster(problem, listed_geometry(problem, workers, of_shares, g));
   }
   if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
   if (problem.cache.format == KvFormat::kE4m3) return dense_geometry(problem, workers, kShapeFp8);

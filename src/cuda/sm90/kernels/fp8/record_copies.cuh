@@ -25,10 +25,9 @@ struct RecordPlace {
   std::uint32_t live;  // of the warp's tokens of both blocks
 };
 
-/// Copies of a warp's 16 tokens of a block to its stages: whole tokens; or, without Config::kWholeStages,
-/// halves of mxfp8_528's columns, the last half first, since scales may follow it. Each scoring warp has
-/// stages of its own, of which it takes one after another: a barrier's parity would not tell it another
-/// warp's uses from its own.
+/// Copies of a warp's 16 tokens of a block to its stages: whole tokens of nvfp4_288, halves of mxfp8_528's
+/// columns, the last half first, since scales may follow it. Each scoring warp has stages of its own, of
+/// which it takes one after another: a barrier's parity would not tell it another warp's uses from its own.
 template <class Shared>
 class CopiesOfRecords {
   using Config = typename Shared::Config;
@@ -65,17 +64,11 @@ class CopiesOfRecords {
                                                                                              which, 0);
       return;
     }
-    using Keys = records::Mxfp8Keys<Config::kWholeStages>;
-    if constexpr (Config::kWholeStages) {
-      begin(shared, thread, held, mxfp8_528::kTokenBytes);
-      copy_tokens<mxfp8_528::kDim, mxfp8_528::kScaleBytes, Keys::kPitch>(row, thread % 32, which, 0);
-    } else {
-      constexpr int kHalf = mxfp8_528::kDim / 2;
-      begin(shared, thread, held, kHalf + mxfp8_528::kScaleBytes);
-      copy_tokens<kHalf, mxfp8_528::kScaleBytes, Keys::kPitch>(row, thread % 32, which, kHalf);
-      begin(shared, thread, held, kHalf);
-      copy_tokens<kHalf, 0, Keys::kPitch>(row, thread % 32, which, 0);
-    }
+    constexpr int kHalf = mxfp8_528::kDim / 2;
+    begin(shared, thread, held, kHalf + mxfp8_528::kScaleBytes);
+    copy_tokens<kHalf, mxfp8_528::kScaleBytes, records::Mxfp8Keys::kPitch>(row, thread % 32, which, kHalf);
+    begin(shared, thread, held, kHalf);
+    copy_tokens<kHalf, 0, records::Mxfp8Keys::kPitch>(row, thread % 32, which, 0);
   }
 
  private:

@@ -18,8 +18,7 @@ struct Units {
 };
 
 /// Some bits of each word.
-template <int kCount>
-__device__ __forceinline__ std::uint32_t any_of(const KeyBytes (&bytes)[kCount]) {
+__device__ __forceinline__ std::uint32_t any_of(const KeyBytes (&bytes)[4]) {
   std::uint32_t any = 0;
 #pragma unroll
   for (const KeyBytes& b : bytes) {
@@ -30,18 +29,14 @@ __device__ __forceinline__ std::uint32_t any_of(const KeyBytes (&bytes)[kCount])
 }
 
 /// mxfp8_528. A lane's 32 columns have one scale. Scales are split into a unit and ratios (units_584.cuh);
-/// zeroed caches and scales of any size take the way of all, but for tokens that are odd. kWhole: a stage has
-/// whole tokens; else a first one has the last half of their columns, and their scales, a second one the
-/// other half.
-template <bool kWhole>
+/// zeroed caches and scales of any size take the way of all, but for tokens that are odd. A first
+/// stage has the last half of a token's columns and its scales, a second one the other half.
 class Mxfp8Keys {
-  static constexpr int kStageColumns = kWhole ? mxfp8_528::kDim : mxfp8_528::kDim / 2;
-  static constexpr int kStageChunks = kStageColumns / 64;
+  static constexpr int kStageColumns = mxfp8_528::kDim / 2;
 
  public:
-  static constexpr int kStages = kWhole ? 1 : 2;
-  // 33 or 17 groups of banks: no conflicts
-  static constexpr int kPitch = kStageColumns + mxfp8_528::kScaleBytes;
+  static constexpr int kStages = 2;
+  static constexpr int kPitch = kStageColumns + mxfp8_528::kScaleBytes;  // 17 groups of banks: no conflicts
 
   /// `token`: the address of the thread's first one.
   __device__ __forceinline__ Mxfp8Keys(std::uint32_t token, int quad_lane)
@@ -58,13 +53,8 @@ class Mxfp8Keys {
     largest_[0] = largest & 0xFFFF, largest_[1] = largest >> 16;
     const bool odd =
         __any_sync(0xffffffff, is_odd(largest_[0], least & 0xFFFF) || is_odd(largest_[1], least >> 16));
-    if (odd) [[unlikely]] {
-      if constexpr (kWhole) {
-        bound_values(0);
-      } else {
-        bound_values(second() + quad_lane * 32);
-      }
-    }
+    if (odd) [[unlikely]]
+      bound_values(second() + quad_lane * 32);
     const Units unit = units();
     const std::uint32_t zero[2] = {(unit.low - UnitScales::kHalfBias) * 0x10001U,
                                    (unit.high - UnitScales::kHalfBias) * 0x10001U};
@@ -88,7 +78,7 @@ class Mxfp8Keys {
   /// Reads all of a stage. `token`: the address of the thread's first one.
   __device__ __forceinline__ void read(std::uint32_t token, int quad_lane) {
 #pragma unroll
-    for (int i = 0; i < kStageChunks; ++i) {
+    for (int i = 0; i < 4; ++i) {
       bytes_[i] = KeyBytes::at<kPitch>(token + quad_lane * 32 + i / 2 * 128 + i % 2 * 16);
     }
   }
@@ -98,8 +88,8 @@ class Mxfp8Keys {
   }
   /// Chunk i, which has been read.
   __device__ __forceinline__ void widen(Operands& a, int i) const {
-    widen_token<0>(a, bytes_[i % kStageChunks].low, ratio_[0][i / 2]);
-    widen_token<1>(a, bytes_[i % kStageChunks].high, ratio_[1][i / 2]);
+    widen_token<0>(a, bytes_[i % 4].low, ratio_[0][i / 2]);
+    widen_token<1>(a, bytes_[i % 4].high, ratio_[1][i / 2]);
   }
 
  private:
@@ -132,17 +122,15 @@ class Mxfp8Keys {
   }
 
   /// As the function of units_584.cuh, of this lane's four groups and then of the quad's. `second`: the
-  /// address of this lane's columns in the second stage, if there is one.
+  /// address of this lane's columns in the second stage.
   __device__ __forceinline__ void bound_values(std::uint32_t second) {
     constexpr std::uint32_t kAll = 15;  // the largest exponent of codes
     std::uint32_t bound = 0;            // of both, + kAll
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const bool read = kWhole || i >= 2;
-      bound =
-          __vmaxu2(bound, read ? bound_of(i, bytes_[2 * i % kStageChunks], bytes_[2 * i % kStageChunks + 1])
-                               : bound_of(i, KeyBytes::at<kPitch>(second + i * 128),
-                                          KeyBytes::at<kPitch>(second + i * 128 + 16)));
+      bound = __vmaxu2(bound, i < 2 ? bound_of(i, KeyBytes::at<kPitch>(second + i * 128),
+                                               KeyBytes::at<kPitch>(second + i * 128 + 16))
+                                    : bound_of(i, bytes_[2 * i - 4], bytes_[2 * i - 3]));
     }
     bound = over_quad(bound, [](auto a, auto b) { return __vmaxu2(a, b); });
     largest_[0] = ::max(bound & 0xFFFF, kAll) - kAll;
@@ -195,7 +183,7 @@ class Mxfp8Keys {
   const std::uint32_t low_, high_;  // scales
   std::uint32_t largest_[2];        // scale; for odd tokens a bound of their values over 448, as a scale
   std::uint32_t ratio_[2][4];
-  KeyBytes bytes_[kStageChunks];
+  KeyBytes bytes_[4];
 };
 
 /// nvfp4_288. An element is exact in e4m3, times 2^-6: its upper two bits but the sign are the lower two of

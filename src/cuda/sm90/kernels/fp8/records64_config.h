@@ -42,7 +42,6 @@ struct Config {
   /// Places of half of a block's values.
   static constexpr int kHalves = 3;
   /// As with few rows (records_config.h).
-  static constexpr bool kWholeStages = false;
   static constexpr int kStageTokens = 16, kWarpStages = 2;
   static constexpr int kStageBytes = kStageTokens * (nvfp4_288::kTokenBytes + 32);
   static constexpr int kBlocksAhead = 1;

@@ -44,12 +44,10 @@ struct Config {
   static constexpr int kQueryTiles = kChunks;
   /// Places of half of a block's values.
   static constexpr int kHalves = 2 * kScorers;
-  /// A stage has 16 tokens that a warp loads and another one reads; without kWholeStages half of the columns
-  /// of mxfp8_528. Each scoring warp has a stage of its own.
-  static constexpr bool kWholeStages = kRows < 32;
-  static constexpr int kStageTokens = 16, kWarpStages = 1;
-  static constexpr int kStageBytes =
-      kStageTokens * (kWholeStages ? mxfp8_528::kTokenBytes : nvfp4_288::kTokenBytes + 32);
+  /// A stage has 16 tokens that a warp loads and another one reads: all of nvfp4_288, half of the columns of
+  /// mxfp8_528. Each scoring warp has stages of its own.
+  static constexpr int kStageTokens = 16, kWarpStages = kRows == 8 ? 2 : 1;
+  static constexpr int kStageBytes = kStageTokens * (nvfp4_288::kTokenBytes + 32);
   static constexpr int kBlocksAhead = 1;
 };
 

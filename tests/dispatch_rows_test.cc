@@ -120,6 +120,17 @@ TEST(DispatchRows, Fp8_32TakesFp8_584ByIndices) {
       reason_of(sparse(problem_of(KvFormat::kFp8_584, 512, 33, 1)), "fp8_32").find("h_q / h_kv is 33; "), 0U);
 }
 
+// Edges of the layer that a kernel leaves out are launches of their own, whose time counts.
+TEST(DispatchRows, EdgesOfTheLayerCount) {
+  DecodeProblem problem = with_extra(problem_of(KvFormat::kFp8_584, 512, 64, 1));
+  problem.query.batch = 64;
+  problem.sparse.topk = 128;
+  problem.cache.extra.topk = 512;
+  EXPECT_EQ(picked(problem), "mla_64_pingpong");
+  problem.options.q_edge = problem.options.out_edge = true;
+  EXPECT_EQ(picked(problem), "fp8_64");
+}
+
 // Few requests from fp8_584 by indices: as many teams as are resident together, each CTA with one block or
 // two, of tiles of as few rows as there is room for.
 TEST(DispatchRows, FewRequestsByIndicesGoToTeams) {

@@ -304,6 +304,26 @@ std::vector<BenchCase> sparse_v4() {
   return cases;
 }
 
+/// The same calls with the edges of the layer, and without.
+std::vector<BenchCase> sparse_v4_edges() {
+  std::vector<BenchCase> cases;
+  for (int heads : {16, 64, 128}) {
+    for (int batch : {1, 8, 64, 128}) {
+      const BenchCase plain = v4_case(batch, 1, heads, 512, 64, 1 << 20);
+      const auto add = [&](runtime::BenchEdges edges) {
+        cases.push_back(plain);
+        cases.back().edges = edges;
+      };
+      add({});
+      add({.query = true, .output = true});
+      if (batch != 1 && batch != 128) continue;
+      add({.query = true, .output = false});
+      add({.query = false, .output = true});
+    }
+  }
+  return cases;
+}
+
 /// The same calls from DeepSeek V4.1's records: the extra cache in nvfp4_288, and then in mxfp8_528, too.
 std::vector<BenchCase> sparse_v41() {
   constexpr int kPool64 = 1 << 20, kPool2 = 1 << 18;  // tokens, in pages of 64 and of 2
@@ -403,6 +423,8 @@ constexpr BenchSuite kSparseSuites[] = {
     {"plain", "a bf16 cache: topk 512 to 2,048 of 8,192 tokens, 2 to 128 requests", sparse_plain},
     {"v4", "DeepSeek V4: 128 tokens of a window cache and 512 to 8,192 of an extra one, fp8_584, with a sink",
      sparse_v4},
+    {"v4-edges", "DeepSeek V4 with the edges of the layer (query norm, rotations, FP8 output) and without",
+     sparse_v4_edges},
     {"v41", "the same of DeepSeek V4.1: mxfp8_528, the extra cache nvfp4_288 or mxfp8_528", sparse_v41},
     {"prefill", "sparse prefill: 4,096 query tokens, topk 512 to 2,048, 16 to 128 heads, with a sink",
      sparse_prefill},
@@ -440,6 +462,9 @@ std::string name_of(const BenchCase& c) {
     page += fmt::format(" extra{}{} page{}", extra.indexed ? "" : " all ",
                         extra.indexed ? extra.topk : c.extra_tokens, extra.page_size);
     if (extra.format) page += fmt::format(" {}", to_string(*extra.format));
+  }
+  if (c.edges.any()) {
+    page += c.edges.query && c.edges.output ? " edges" : c.edges.query ? " query edge" : " output edge";
   }
   return shape +
          (sparse.enabled ? fmt::format("topk{}", sparse.topk)

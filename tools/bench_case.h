@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "flashlatent/problem.h"
+#include "runtime/bench_input.h"
 
 namespace flashlatent::tools {
 
@@ -24,6 +25,7 @@ struct BenchCase {
   /// Sparse prefill: one request's query tokens, which attend to the tokens of the cache. A plain cache with
   /// pages of one token is contiguous rows.
   bool prefill = false;
+  runtime::BenchEdges edges = {};
 };
 
 /// `batch` lengths: all `mean`; or "normal" with standard deviation mean / 2 and at least `least`. Normal

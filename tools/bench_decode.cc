@@ -301,6 +301,9 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
       runtime::make_bench_input(options.reaching(c.problem), c.lengths, c.deviation, options.seed, executor,
                                 c.shared_tokens, c.extra_tokens);
   if (!input.ok()) return input.status();
+  if (c.edges.any()) {
+    FLASHLATENT_RETURN_IF_ERROR(runtime::add_edges(*input, c.edges, options.seed, executor));
+  }
   return measure(c, *input, options, roof, executor);
 }
 

@@ -6,11 +6,12 @@
 #include <optional>
 
 #include "core/return_if_error.h"
-#include "dispatch/select.h"
+#include "dispatch/layer_edges.h"
 #include "dispatch/sparse_prefill.h"
 #include "runtime/compare.h"
 #include "runtime/decode_run.h"
 #include "runtime/graph.h"
+#include "runtime/layer_edges.h"
 #include "runtime/prefill_run.h"
 #include "runtime/timing.h"
 #include "tools/check_cases.h"
@@ -117,18 +118,53 @@ DecodeInputs in_other_form(const runtime::CaseSpec& spec, std::uint64_t seed, ru
   runtime::CaseSpec other = spec;
   other.split_query = false;
   runtime::RandomCase joined = runtime::make_case(other, seed);
+  const DecodeInputs inputs = runtime::without_edges(joined).inputs;
   for (auto& memory : joined.storage) made.storage.push_back(std::move(memory));
-  return joined.inputs;
+  return inputs;
 }
 constexpr const char* kFormsDiffer = "the query as one tensor and as two give different bits";
+
+/// Runs a case with its edges three times from poisoned outputs. The runs must have the same bits, and must
+/// agree with `plain`, what the same kernel wrote without edges. Returns what is wrong.
+std::string check_edges(const runtime::CaseSpec& spec, const runtime::RandomCase& random_case,
+                        const runtime::DecodeRun& plain, const std::string& kernel,
+                        const Executor& executor) {
+  const runtime::EdgeSpec& edges = spec.edges;
+  Result<runtime::DecodeRun> run = runtime::DecodeRun::create(
+      random_case.problem, random_case.inputs, executor,
+      {.columns = edges.fp8_columns, .groups = edges.fp8_groups, .keeps_out = edges.keeps_out});
+  if (!run.ok()) return run.status().message();
+  const Result<std::string> running = running_kernel(run->problem(), run->inputs(), run->outputs(), executor);
+  if (!running.ok()) return running.status().message();
+  if (*running != kernel) return "with edges " + *running + " runs, without " + kernel;
+  CaseRun calls(spec, random_case, *run);
+  if (const Status status = calls.prepare(); !status.ok()) return status.message();
+  std::vector<std::uint8_t> bytes;
+  for (int i = 0; i < kReruns; ++i) {
+    if (const Status status = run->poison(); !status.ok()) return status.message();
+    if (const Status status = calls.call(); !status.ok()) return status.message();
+    if (const Status status = run->fetch(); !status.ok()) return status.message();
+    std::vector<std::uint8_t> now = run->lse_bytes();
+    if (edges.keeps_out) now.insert(now.end(), run->out_bytes().begin(), run->out_bytes().end());
+    now.insert(now.end(), run->fp8_bytes().begin(), run->fp8_bytes().end());
+    if (i > 0 && now != bytes) return "two runs with edges on the same inputs differ";
+    bytes = std::move(now);
+  }
+  const Result<Selection> selection = select(run->problem(), executor);
+  if (!selection.ok()) return selection.status().message();
+  const FusedEdges fused = fused_edges(*selection, run->problem(), run->inputs(), run->outputs());
+  return runtime::compare_edges(random_case.inputs, {run->out(), run->lse(), run->fp8()},
+                                {plain.out(), plain.lse(), {}}, !fused.output);
+}
 
 /// Runs a case three times from poisoned outputs. The runs must have the same bits, and must agree with the
 /// oracle. A query that may come in two parts is then run in the other form, which must have the same bits
 /// where the same kernel runs.
 CheckResult check_case(const runtime::CaseSpec& spec, const CheckOptions& options,
                        const Executor& all_cases) {
-  runtime::RandomCase random_case = runtime::make_case(spec, options.seed);
-  random_case.problem.options.typical_tokens = options.typical_tokens;
+  runtime::RandomCase with_edges = runtime::make_case(spec, options.seed);
+  with_edges.problem.options.typical_tokens = options.typical_tokens;
+  runtime::RandomCase random_case = runtime::without_edges(with_edges);
   const Result<Executor> executor = executor_of(spec, random_case, all_cases);
   if (!executor.ok()) return failed(executor.status());
   Result<runtime::DecodeRun> run =
@@ -171,6 +207,11 @@ CheckResult check_case(const runtime::CaseSpec& spec, const CheckOptions& option
   }
   const runtime::Comparison comparison =
       runtime::compare(random_case.problem, random_case.inputs, run->out(), run->lse());
+  if (comparison.ok() && (spec.edges.has_query() || spec.edges.has_output())) {
+    if (const std::string why = check_edges(spec, with_edges, *run, *kernel, *executor); !why.empty()) {
+      return wrong(why);
+    }
+  }
   return {comparison.ok() ? Outcome::kRight : Outcome::kWrong, runtime::to_string(comparison),
           comparison.relative_error, *kernel};
 }

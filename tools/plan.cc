@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "choose/cutters.h"
+#include "choose/near_kernel.h"
 #include "choose/typical.h"
 #include "core/formats/formats.h"
 #include "core/return_if_error.h"
@@ -95,6 +96,7 @@ struct Packing {
 struct Shown {
   PlanDescription plan = {};
   std::vector<Candidate> candidates;
+  std::string near = {};  ///< A line about the near kernel, or empty.
   schedule::Workers workers;
   Packing packing = {};
   Backend backend;
@@ -265,6 +267,7 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
               .requests = lengths.size(),
               .tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}),
               .gpu = options.gpu.empty() ? "an H200" : options.gpu};
+  FLASHLATENT_ASSIGN_OR_RETURN(shown.near, explain_near(problem, *executor, *workers, shown.candidates));
   picked = cheapest(shown.candidates);
   const schedule::Geometry& geometry = picked->geometry;
   const bool packed = packs(problem, *picked, *workers);
@@ -333,7 +336,7 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
   return {{"command", command_line()},
           {"kernel", plan.kernel},
           {"partition", plan.partition},
-          {"explain", explain(shown.candidates)},
+          {"explain", explain(shown.candidates) + shown.near},
           {"estimate_ms", estimate(picked.times.equal)},
           {"lengths_estimate_ms", shown.estimate ? estimate(*shown.estimate) : nlohmann::ordered_json()},
           {"costs",
@@ -389,7 +392,7 @@ int run_plan(const PlanOptions& options) {
   // Three lines of head, one for each group; then one for each part.
   std::size_t end = 0;
   for (std::size_t line = 0; line < 3 + shown->plan.groups.size(); ++line) end = text.find('\n', end) + 1;
-  fmt::print("{}{}{}{}{}{}{}", describe_assumption(*shown), explain(shown->candidates),
+  fmt::print("{}{}{}{}{}{}{}", describe_assumption(*shown), explain(shown->candidates) + shown->near,
              describe_lengths(*shown), describe_estimate(*shown), describe(shown->packing),
              describe_unit(*shown), options.brief ? text.substr(0, end) : text);
   if (!options.svg.empty()) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "flashlatent/backend.h"
+#include "flashlatent/edges.h"
 #include "flashlatent/problem.h"
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"
@@ -75,6 +76,14 @@ struct DecodeInputs {
   /// int32 (batch), clamped as cache_seqlens. Or, if q is not ragged, (batch, s_q): query tokens may see
   /// different numbers of tokens. There is no causal mask on the extra cache.
   ConstTensorView extra_cache_seqlens;
+
+  // The edges of a layer (edges.h). Only with Options::q_edge: what prepare_queries() does to q first. The
+  // prepared query is rounded once, to q's dtype.
+  float q_norm = 0;  ///< Epsilon of the RMS norm over each head; 0: none; not with q_rope.
+  /// Positions (batch, s_q), ragged (total tokens). The table's columns are the last ones of the head, of
+  /// q_rope where that is present.
+  Rotation q_rotate;
+  Rotation out_rotate;  ///< Only with Options::out_edge: the rotation that out is turned back by.
 };
 
 /// All rows of all query tokens are written. Query tokens that a ragged request does not have get the lse of
@@ -84,6 +93,9 @@ struct DecodeOutputs {
                    ///< is e4m3. 0 for an empty row.
   TensorView lse;  ///< fp32 (batch, h_q, s_q), any strides, natural logarithm. Options::empty_lse for an
                    ///< empty row.
+  /// Only with Options::out_edge, optional: `out`, rotated back, in FP8. `out` may then be absent. A kernel
+  /// that casts in its epilogue does not round to out's dtype between (docs/numerics.md).
+  Fp8Output out_fp8 = {};
 };
 
 /// What plan() reads: how many tokens each request attends to.
@@ -115,7 +127,8 @@ PlanLengths lengths_of(const DecodeProblem& problem, const DecodeInputs& inputs)
 /// - a uint8 key_cache is kE4m3, and one of rank 5 is kPacked;
 /// - a uint8 q is e4m3; q and q_rope together have qk_dim columns;
 /// - `indices` make the problem sparse; extra_kv_cache gives it an extra cache;
-/// - attn_sink and alibi_slopes set their options.
+/// - attn_sink and alibi_slopes set their options, q_norm and q_rotate q_edge, and out_rotate out_edge, which
+///   a call with out_fp8 alone must set.
 /// `v_dim` is the value's dimension of a latent cache; beside key_cache it is not read. Errors:
 /// kInvalidArgument (tensors that do not fit together; an option that is set without its tensor).
 Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,

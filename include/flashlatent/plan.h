@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -41,6 +42,11 @@ class Plan {
   bool checks_inputs() const { return check_inputs_; }
   /// The name of the picked kernel.
   const char* kernel() const;
+  /// On CUDA, where the page table reaches far, two kernels may be picked: schedule() then chooses on the
+  /// device, and near_kernel() computes calls whose longest request has up to near_tokens() tokens. Null and
+  /// 0 if kernel() computes all calls.
+  const char* near_kernel() const;
+  std::int64_t near_tokens() const;
 
   /// Upper bounds of the bytes that schedule() and decode() need, for this problem and for smaller batches of
   /// it. They depend on shapes, the device and (CPU) the number of threads, never on lengths.

@@ -237,6 +237,12 @@ struct DecodeProblem {
     /// slots; not with an attention sink, which combine() applies; on CUDA not with ALiBi. An extra cache's
     /// lengths and indices are the rank's own.
     ContextShard shard = {};
+    /// The call normalises and rotates its queries (DecodeInputs::q_norm, q_rotate) ...
+    bool q_edge = false;
+    /// ... and rotates its outputs back or casts them to FP8 (DecodeInputs::out_rotate,
+    /// DecodeOutputs::out_fp8). The workspace has room for what launches of their own pass on; then a ragged
+    /// call's q has at most batch * s_q tokens.
+    bool out_edge = false;
 
     friend bool operator==(const Options&, const Options&) = default;
   } options;

@@ -13,7 +13,7 @@ import importlib
 from . import _arguments, _copies  # before names are taken from _native
 from ._csr import csr_to_block_table
 from ._decode import decode, decode_kv
-from ._edges import finish_outputs
+from ._edges import Rotation, empty_fp8_output, finish_outputs
 from ._errors import (ArgumentTypeError, ExhaustedError, FlashLatentError, InternalError, InvalidArgumentError,
                       UnavailableError, UnsupportedError)
 from ._kv_cache import KeyValueCache
@@ -27,11 +27,11 @@ _copies.install()
 
 __all__ = [
     "ArgumentTypeError", "CacheTokens", "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError",
-    "KeyValueCache", "PagePool", "Plan", "Problem", "Sequence", "Step", "StepCache", "StepPlan", "StepTokens",
+    "KeyValueCache", "PagePool", "Plan", "Problem", "Rotation", "Sequence", "Step", "StepCache", "StepPlan", "StepTokens",
     "UnavailableError", "UnsupportedError",
     "__version__", "append_index_keys", "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages",
     "costs_text", "csr_to_block_table", "decode",
-    "decode_kv", "default_backend", "describe_plan", "explain", "finish_outputs", "gather_cache", "gather_index_keys",
+    "decode_kv", "default_backend", "describe_plan", "empty_fp8_output", "explain", "finish_outputs", "gather_cache", "gather_index_keys",
     "gather_kv", "index_topk", "info", "load_costs", "merge_topk", "prepare_queries", "prepare_step",
     "quantize_index_queries", "sparse_prefill",
 ]

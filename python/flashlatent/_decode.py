@@ -25,7 +25,9 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
            extra_page_size: Optional[int] = None, kv_scale: Optional[Array] = None, q_scale: Optional[Array] = None,
            products: str = "auto", shard: Optional[Tuple[int, int, int]] = None,
            typical_tokens: int = 0, kv_format: Optional[str] = None, scales: Optional[str] = None,
-           extra_kv_format: Optional[str] = None, q_rope: Optional[Array] = None) -> Tuple[Any, Any]:
+           extra_kv_format: Optional[str] = None, q_rope: Optional[Array] = None, q_norm: float = 0.0,
+           q_rotate: Optional[Tuple] = None, out_rotate: Optional[Tuple] = None,
+           out_fp8: Optional[Tuple[Array, Array]] = None) -> Tuple[Any, Any]:
     """Attention of a batch of query tokens over a paged KV cache; returns (out, lse).
 
     For request i with L = cache_seqlens[i] cached tokens, query token t and query head h:
@@ -95,6 +97,15 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
                    table reaches, or topk. The kernel is chosen for requests of this length. Results are right for
                    any lengths and any value; only time depends on it
 
+    q_norm, q_rotate  the query is prepared first, as prepare_queries() does it: an RMS norm over each head by this
+                   epsilon (0: none; not with q_rope), and a Rotation, or a tuple (positions, table[, pairs[,
+                   table_layout]]). Positions are (batch, s_q), or (total tokens) with cu_seqlens_q; the table's columns
+                   are the last ones of a head, beside q_rope those of q_rope
+    out_rotate     the output is turned back by this Rotation, as finish_outputs() does it
+    out_fp8        (codes, scales), what the output is cast to, as empty_fp8_output() makes them. `out` is then None
+                   and not written, unless it is given. Kernels with the cast in their own pass do not round to 16 bits
+                   between
+
     Unchecked, a length below 0 counts as 0, and a length above the page table's reach, max_pages * page_size, counts as
     the reach (a topk_length above topk as topk). Tokens of block_table's pages that the cache does not have are
     skipped. Negative page numbers and sparse indices out of range are legal, and are skipped in any case.
@@ -116,7 +127,9 @@ def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array
               dtype: Optional[str] = None, out: Optional[Array] = None, lse: Optional[Array] = None,
               workspace: Optional[Array] = None, stream: Any = None, threads: int = 0,
               kernel: str = "", check_inputs: Optional[bool] = None,
-              shard: Optional[Tuple[int, int, int]] = None, typical_tokens: int = 0) -> Tuple[Any, Any]:
+              shard: Optional[Tuple[int, int, int]] = None, typical_tokens: int = 0, q_norm: float = 0.0,
+              q_rotate: Optional[Tuple] = None, out_rotate: Optional[Tuple] = None,
+              out_fp8: Optional[Tuple[Array, Array]] = None) -> Tuple[Any, Any]:
     """Attention over a paged cache of keys and values (MHA, GQA, MQA); returns (out, lse).
 
     For request i with L = cache_seqlens[i] cached tokens, query token t and query head h of KV head h // (h_q / h_kv):
@@ -137,7 +150,7 @@ def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array
     key_scale      fp32 (1) or (h_kv), e4m3: a key is e4m3 * scale; 1 if not given
     value_scale    as key_scale, for values
     cu_seqlens_q, tokens, attn_sink, batch_invariant, empty_lse, dtype, workspace, stream, threads, kernel, shard,
-    check_inputs, typical_tokens  as in decode(), which also says how unchecked lengths and page numbers count
+    check_inputs, typical_tokens, q_norm, q_rotate, out_rotate, out_fp8  as in decode(), which also says how unchecked lengths and page numbers count
     out            q's dtype and shape, last dimension d_v; made if not given. 0 for an empty row
     lse            fp32 (batch, h_q, s_q), natural logarithm; made if not given. empty_lse for an empty row
 

@@ -1,6 +1,7 @@
 """The edges of an attention layer: outputs rotated back and cast to FP8."""
 
 from collections.abc import Hashable
+from typing import Any, NamedTuple
 
 from . import _native
 from ._arguments import named, shown, whole_number
@@ -10,6 +11,44 @@ from ._errors import ArgumentTypeError, InvalidArgumentError
 _SCALE_COLUMNS = 128
 _TOKEN_PADDING = 4
 _SCALE_DTYPES = {128: "float32", 32: "int32"}
+
+
+class Rotation(NamedTuple):
+    """A rotation by position; fields as the arguments of prepare_queries()."""
+
+    positions: Any
+    table: Any
+    pairs: str = "gptj"
+    table_layout: str = "halves"
+
+
+@named
+def empty_fp8_output(like, *, tokens, heads, v_dim=512, groups=1, scale_columns=128):
+    """(codes, scales) for `out_fp8` of decode(), not initialised, of like's package on its device.
+
+    tokens         query tokens in all: batch * s_q, or those of a ragged q
+    v_dim          of a head, a multiple of 128
+    groups, scale_columns, and what is made  as in finish_outputs()
+    """
+    if not isinstance(scale_columns, Hashable) or scale_columns not in _SCALE_DTYPES:
+        raise InvalidArgumentError(f"scale_columns is {shown(scale_columns)}; 128 and 32 are accepted")
+    tokens, heads = whole_number("tokens", tokens, 0, 2**31 - 1), whole_number("heads", heads, 1, 2**16)
+    groups, v_dim = whole_number("groups", groups, 1, 2**16), whole_number("v_dim", v_dim, 1, 1024)
+    if heads % groups:
+        raise InvalidArgumentError(f"groups is {groups} and heads is {heads}; a divisor of heads is expected")
+    if v_dim % _SCALE_COLUMNS:
+        raise InvalidArgumentError(f"v_dim is {v_dim}; a multiple of {_SCALE_COLUMNS} is expected")
+    return _empty(like, tokens, heads // groups * v_dim, groups, scale_columns)
+
+
+def _empty(like, tokens, columns, groups, scale_columns, column_order="heads"):
+    padded = -(-tokens // _TOKEN_PADDING) * _TOKEN_PADDING
+    if column_order == "tiles":
+        codes = empty_like(like, (tokens, groups, columns), "uint8")
+    else:
+        codes = empty_like(like, (groups, tokens, columns), "uint8").swapaxes(0, 1)
+    return (codes,
+            empty_like(like, (groups, columns // _SCALE_COLUMNS, padded), _SCALE_DTYPES[scale_columns]))
 
 
 @named
@@ -50,13 +89,7 @@ def finish_outputs(out, *, positions=None, table=None, pairs="gptj", table_layou
     groups = whole_number("groups", groups, 1, 2**31 - 1)
     if heads % groups:
         raise InvalidArgumentError(f"groups is {groups} and out is {tuple(shape)}; a divisor of its heads is expected")
-    count = tokens[0] if len(tokens) == 1 else tokens[0] * tokens[1]
-    columns = heads // groups * v_dim
-    padded = -(-count // _TOKEN_PADDING) * _TOKEN_PADDING
-    if column_order == "tiles":
-        codes = empty_like(out, (count, groups, columns), "uint8")
-    else:
-        codes = empty_like(out, (groups, count, columns), "uint8").swapaxes(0, 1)
-    scales = empty_like(out, (groups, columns // _SCALE_COLUMNS, padded), _SCALE_DTYPES[scale_columns])
+    codes, scales = _empty(out, tokens[0] if len(tokens) == 1 else tokens[0] * tokens[1], heads // groups * v_dim, groups,
+                           scale_columns, column_order)
     _native.finish_outputs_into(out, rotated=rotated, codes=codes, scales=scales, **options)
     return codes, scales

@@ -109,7 +109,7 @@ nb::tuple decode(Plan& plan, DecodeArguments&& given) {
   const WorkStream work(given.q, plan.device(), given.stream);
   check_inputs(either(given.check_inputs, plan.checks_inputs()), plan.problem(), inputs, given.q,
                plan.device(), work.handle());
-  nb::tuple result = plan.decode(inputs, std::move(given), work.handle());
+  nb::tuple result = plan.decode(inputs, arrays.out_fp8(), std::move(given), work.handle());
   work.finish();
   return result;
 }
@@ -204,6 +204,18 @@ As decode(), with the arrays of flashlatent.decode_kv(); the problem has the opt
       .def_prop_ro(
           "kernel", [](const Plan& plan) { return std::string(plan.handle().kernel()); },
           "The name of the kernel that runs.")
+      .def_prop_ro(
+          "near_kernel",
+          [](const Plan& plan) {
+            const char* name = plan.handle().near_kernel();
+            return name == nullptr ? std::optional<std::string>() : std::string(name);
+          },
+          "The name of the kernel that runs in place of `kernel` where schedule() finds no request longer "
+          "than\n"
+          "near_tokens on the device; None if there is one kernel.")
+      .def_prop_ro(
+          "near_tokens", [](const Plan& plan) { return plan.handle().near_tokens(); },
+          "See near_kernel; 0 if there is one kernel.")
       .def_prop_ro(
           "device", [](const Plan& plan) { return to_string(plan.device()); },
           "Where it runs: 'cpu', 'cuda:0', ...")

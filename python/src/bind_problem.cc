@@ -35,7 +35,7 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                            std::optional<int> extra_max_pages, std::optional<std::string_view> q_dtype,
                            const std::string& products, const std::optional<std::tuple<int, int, int>>& shard,
                            int calls_per_plan, int typical_tokens, std::optional<std::string_view> scales,
-                           std::optional<std::string_view> extra_kv_format) {
+                           std::optional<std::string_view> extra_kv_format, bool q_edge, bool out_edge) {
   DecodeProblem problem;
   problem.query = {.batch = batch, .tokens = tokens, .heads = heads, .ragged = ragged};
   if (q_dtype && *q_dtype != "e4m3" && *q_dtype != dtype) {
@@ -83,7 +83,9 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                      .separate = {.soft_cap = soft_cap, .alibi = alibi},
                      .calls_per_plan = calls_per_plan,
                      .typical_tokens = typical_tokens,
-                     .shard = shard_of(shard)};
+                     .shard = shard_of(shard),
+                     .q_edge = q_edge,
+                     .out_edge = out_edge};
   check(validate(problem));
   return problem;
 }
@@ -95,6 +97,9 @@ DecodeProblem of_arrays(DecodeArguments&& given) {
   DecodeProblem problem = problem_of(arrays.inputs(), given);
   problem.options.attn_sink = given.has_attn_sink;
   problem.options.separate.alibi = given.has_alibi;
+  problem.options.q_edge = given.has_q_edge;
+  problem.options.out_edge = given.has_out_edge;
+  check(validate(problem));
   return problem;
 }
 
@@ -140,6 +145,8 @@ shard            (rank, world, run): the cache holds a rank's tokens of contexts
 calls_per_plan   how many decode() calls read one plan: a model's layers; 1 for a draft model or a multi-token
                  prediction module of one layer; 0: many. On a GPU a plan of few calls is made faster and balances less
 typical_tokens   how long contexts are expected to be, see flashlatent.decode()
+q_edge           calls have q_norm or q_rotate, see flashlatent.decode()
+out_edge         calls have out_rotate or out_fp8
 Raises InvalidArgumentError, which names the field, its value and the range.)");
   module.def("_Problem", &make_problem, nb::kw_only(), "batch"_a, "heads"_a, "softmax_scale"_a,
              "max_pages"_a = 0, "tokens"_a = 1, "kv_heads"_a = 1, "qk_dim"_a = 576, "v_dim"_a = 512,
@@ -149,7 +156,8 @@ Raises InvalidArgumentError, which names the field, its value and the range.)");
              "prefix_sharing"_a = "off", "empty_lse"_a = kMinusInfinity, "extra_page_size"_a = nb::none(),
              "extra_topk"_a = nb::none(), "extra_max_pages"_a = nb::none(), "q_dtype"_a = nb::none(),
              "products"_a = "auto", "shard"_a = nb::none(), "calls_per_plan"_a = 0, "typical_tokens"_a = 0,
-             "scales"_a = nb::none(), "extra_kv_format"_a = nb::none());
+             "scales"_a = nb::none(), "extra_kv_format"_a = nb::none(), "q_edge"_a = false,
+             "out_edge"_a = false);
   define_constructor(problem, module, "_Problem");
   using namespace arguments;
   def_static_method(
@@ -244,6 +252,8 @@ dtype   'bf16': 16-bit integers hold bf16)");
                      const auto& [rank, world, run] = p.options.shard;
                      return std::tuple(rank, world, run);
                    })
+      .def_prop_ro("q_edge", [](const DecodeProblem& p) { return p.options.q_edge; })
+      .def_prop_ro("out_edge", [](const DecodeProblem& p) { return p.options.out_edge; })
       .def_prop_ro("calls_per_plan", [](const DecodeProblem& p) { return p.options.calls_per_plan; })
       .def_prop_ro("typical_tokens", [](const DecodeProblem& p) { return p.options.typical_tokens; })
       .def_prop_ro("empty_lse", [](const DecodeProblem& p) { return p.options.empty_lse; });

@@ -9,6 +9,50 @@
 
 namespace flashlatent::python {
 
+namespace {
+
+constexpr RotationNames kQueryRotation = {"q_rotate.positions", "q_rotate.table", "q_rotate.pairs",
+                                          "q_rotate.table_layout"};
+constexpr RotationNames kOutputRotation = {"out_rotate.positions", "out_rotate.table", "out_rotate.pairs",
+                                           "out_rotate.table_layout"};
+
+/// The items of a tuple, from `least` to `most` of them.
+nb::tuple tuple_of(const char* name, nb::handle given, std::size_t least, std::size_t most,
+                   const char* what) {
+  const bool is_tuple = nb::isinstance<nb::tuple>(given);
+  if (!is_tuple || nb::len(given) < least || nb::len(given) > most) {
+    refuse(name, " is a ", type_of(given), is_tuple ? message(" of ", nb::len(given)) : "", "; a tuple ",
+           what, " is expected");
+  }
+  return nb::borrow<nb::tuple>(given);
+}
+
+std::string_view text_of(const char* name, nb::handle given) {
+  std::string_view text;
+  if (!nb::try_cast(given, text)) refuse(name, " is a ", type_of(given), "; a str is expected");
+  return text;
+}
+
+/// The items live as long as the tuple, which the caller holds.
+RotationArguments rotation_of(const char* name, nb::handle given) {
+  RotationArguments said{Py_None, Py_None, "gptj", "halves"};
+  if (given.is_none()) return said;
+  const nb::tuple items = tuple_of(name, given, 2, 4, "(positions, table), or with pairs and table_layout");
+  said.positions = nb::handle(items[0]);
+  said.table = nb::handle(items[1]);
+  if (nb::len(items) > 2) said.pairs = text_of("pairs", nb::handle(items[2]));
+  if (nb::len(items) > 3) said.layout = text_of("table_layout", nb::handle(items[3]));
+  return said;
+}
+
+std::pair<nb::handle, nb::handle> fp8_of(const char* name, nb::handle given) {
+  if (given.is_none()) return {Py_None, Py_None};
+  const nb::tuple items = tuple_of(name, given, 2, 2, "(codes, scales)");
+  return {nb::handle(items[0]), nb::handle(items[1])};
+}
+
+}  // namespace
+
 InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_bits)
     : q_(Array::read("q", h.q, sixteen_bits)),
       kv_cache_(Array::read("kv_cache", h.kv_cache, sixteen_bits)),
@@ -17,7 +61,8 @@ InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_
       page_size_(h.page_size),
       extra_page_size_(h.extra_page_size),
       format_(optional_format(h.kv_format)),
-      extra_format_(optional_format(h.extra_kv_format)) {
+      extra_format_(optional_format(h.extra_kv_format)),
+      q_norm_(h.q_norm) {
   const bool rare =
       !h.indices.is_none() || !h.topk_length.is_none() || !h.cu_seqlens_q.is_none() || !h.attn_sink.is_none();
   if (rare) {
@@ -42,6 +87,12 @@ InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_
     refuse("extra_page_size is ", *extra_page_size_,
            " and extra_kv_cache is not given; extra_page_size is for an "
            "extra cache of uint8 (pages, page_bytes)");
+  }
+  if (!h.q_rotate.is_none() || !h.out_rotate.is_none() || !h.out_fp8.is_none()) {
+    const auto [codes, scales] = fp8_of("out_fp8", h.out_fp8);
+    edges_.emplace(Edges{RotationArrays(rotation_of("q_rotate", h.q_rotate), kQueryRotation),
+                         RotationArrays(rotation_of("out_rotate", h.out_rotate), kOutputRotation),
+                         Array::output("out_fp8.codes", codes), Array::output("out_fp8.scales", scales)});
   }
   if (!h.key_cache.is_none()) {
     separate_.emplace(KeysAndValues{
@@ -118,6 +169,11 @@ DecodeInputs InputArrays::inputs() const {
     inputs.kv_scale = scales_->kv.view();
     inputs.q_scale = scales_->q.view();
   }
+  inputs.q_norm = q_norm_;
+  if (edges_) {
+    inputs.q_rotate = edges_->q.rotation;
+    inputs.out_rotate = edges_->out.rotation;
+  }
   if (separate_) {
     inputs.key_cache = separate_->key_cache.view();
     inputs.value_cache = separate_->value_cache.view();
@@ -126,6 +182,11 @@ DecodeInputs InputArrays::inputs() const {
     inputs.alibi_slopes = separate_->alibi_slopes.view();
   }
   return inputs;
+}
+
+Fp8Output InputArrays::out_fp8() const {
+  if (!edges_) return {};
+  return {edges_->codes.view(), edges_->scales.view()};
 }
 
 void InputArrays::check_dtype(std::optional<Dtype> dtype) const {
@@ -159,7 +220,8 @@ DecodeProblem problem_of(const DecodeInputs& inputs, const DecodeArguments& give
                                  .separate = {.soft_cap = given.soft_cap},
                                  .calls_per_plan = given.calls_per_plan,
                                  .typical_tokens = given.typical_tokens,
-                                 .shard = shard_of(given.shard)};
+                                 .shard = shard_of(given.shard),
+                                 .out_edge = !given.out_fp8.is_none()};
   if (given.default_scale) {
     const int rank = inputs.q.rank;
     options.softmax_scale = rank > 0 ? 1 / std::sqrt(static_cast<float>(inputs.q.shape[rank - 1])) : 1;

@@ -9,6 +9,7 @@
 #include "flashlatent/decode.h"
 #include "python/src/arguments.h"
 #include "python/src/array.h"
+#include "python/src/token_edges.h"
 
 namespace flashlatent::python {
 
@@ -40,8 +41,12 @@ struct DecodeArguments {
   std::optional<std::string_view> dtype;           ///< Of 16-bit integers, see Array::read().
   std::optional<bool> check_inputs = false;        ///< See check.h. False: what the Plan or Step says.
 
+  // The edges of the layer: rotations (positions, table[, pairs[, table_layout]]), and (codes, scales).
+  float q_norm = 0;
+  nb::handle q_rotate = Py_None, out_rotate = Py_None, out_fp8 = Py_None;
+
   // Where there is a problem, but no arrays of a call yet.
-  bool has_attn_sink = false, has_alibi = false;
+  bool has_attn_sink = false, has_alibi = false, has_q_edge = false, has_out_edge = false;
   int calls_per_plan = 0;
 
   // Given by the caller; None where the call is to make it.
@@ -99,7 +104,9 @@ inline constexpr auto kKeyValueProblem =
     std::tuple(kWindow, argument("soft_cap", &DecodeArguments::soft_cap));
 /// Only for a problem without a call.
 inline constexpr auto kHasSink = std::tuple(argument("attn_sink", &DecodeArguments::has_attn_sink),
-                                            argument("calls_per_plan", &DecodeArguments::calls_per_plan));
+                                            argument("calls_per_plan", &DecodeArguments::calls_per_plan),
+                                            argument("q_edge", &DecodeArguments::has_q_edge),
+                                            argument("out_edge", &DecodeArguments::has_out_edge));
 inline constexpr auto kHasMore = std::tuple(argument("alibi", &DecodeArguments::has_alibi),
                                             argument("prefix_sharing", &DecodeArguments::prefix_sharing));
 
@@ -108,7 +115,9 @@ inline constexpr auto kCall = std::tuple(
     argument("attn_sink", &DecodeArguments::attn_sink), argument("out", &DecodeArguments::out),
     argument("lse", &DecodeArguments::lse), argument("plan", &DecodeArguments::plan),
     argument("workspace", &DecodeArguments::workspace), argument("stream", &DecodeArguments::stream),
-    argument("check_inputs", &DecodeArguments::check_inputs));
+    argument("check_inputs", &DecodeArguments::check_inputs), argument("q_norm", &DecodeArguments::q_norm),
+    argument("q_rotate", &DecodeArguments::q_rotate), argument("out_rotate", &DecodeArguments::out_rotate),
+    argument("out_fp8", &DecodeArguments::out_fp8));
 inline constexpr auto kLatentCall = std::tuple(
     argument("topk_length", &DecodeArguments::topk_length),
     argument("extra_topk_length", &DecodeArguments::extra_topk_length),
@@ -135,6 +144,9 @@ class InputArrays {
   InputArrays(const DecodeArguments& arguments, std::optional<Dtype> sixteen_bits);
   DecodeInputs inputs() const;
 
+  /// The FP8 output, which is written.
+  Fp8Output out_fp8() const;
+
   /// Refuses a `dtype` that no array needs.
   void check_dtype(std::optional<Dtype> dtype) const;
 
@@ -151,6 +163,11 @@ class InputArrays {
     Array kv, q;
   };
 
+  struct Edges {
+    RotationArrays q, out;
+    Array codes, scales;
+  };
+
   struct Extra {
     Array kv_cache, indices, topk_length, block_table, cache_seqlens;
   };
@@ -163,6 +180,8 @@ class InputArrays {
   std::optional<Extra> extra_;
   std::optional<Scales> scales_;
   std::optional<KeysAndValues> separate_;
+  float q_norm_;
+  std::optional<Edges> edges_;
 };
 
 /// (rank, world, run); all tokens if there is none.

@@ -42,8 +42,8 @@ void Plan::schedule(const PlanLengths& lengths, nb::handle like, nb::handle stor
   scheduled_ = true;
 }
 
-nb::tuple Plan::decode(const DecodeInputs& inputs, DecodeArguments given, void* stream,
-                       bool fresh_workspace) {
+nb::tuple Plan::decode(const DecodeInputs& inputs, const Fp8Output& out_fp8, DecodeArguments given,
+                       void* stream, bool fresh_workspace) {
   const nb::handle q = given.q;
   if (given.plan.is_none() && !scheduled_) {
     refuse("the plan of ", to_string(problem()),
@@ -51,7 +51,7 @@ nb::tuple Plan::decode(const DecodeInputs& inputs, DecodeArguments given, void* 
   }
   const auto& [query, cache, sparse, options] = problem();
   const bool own_plan = given.plan.is_none(), own_workspace = given.workspace.is_none();
-  const bool new_out = given.out.is_none(), new_lse = given.lse.is_none();
+  const bool new_out = given.out.is_none() && !out_fp8.present(), new_lse = given.lse.is_none();
   if (new_out) {
     const char* dtype = query.e4m3 ? "bfloat16" : nullptr;  // q's
     given.out = query.ragged ? empty_like(q, {inputs.q.shape[0], query.heads, cache.v_dim}, dtype)
@@ -60,7 +60,7 @@ nb::tuple Plan::decode(const DecodeInputs& inputs, DecodeArguments given, void* 
   if (new_lse) given.lse = empty_like(q, {query.batch, query.heads, query.tokens}, "float32");
   const Array out = Array::output("out", given.out, cache.dtype, new_out);
   const Array lse = Array::output("lse", given.lse, {}, new_lse);
-  const DecodeOutputs outputs{out.view(), lse.view()};
+  const DecodeOutputs outputs{out.view(), lse.view(), out_fp8};
   Memory plan = own_plan ? plan_.memory() : memory_of("plan", Array::read("plan", given.plan));
   Buffer aligned_plan;
   if (device_.type == DeviceType::kCpu && !is_aligned(plan) && plan.bytes >= handle_.plan_bytes()) {

@@ -26,8 +26,8 @@ class Plan {
   bool scheduled() const { return scheduled_; }
 
   /// One layer: (out, lse). `inputs` are the arguments' arrays. A `fresh` workspace is the binding's.
-  nb::tuple decode(const DecodeInputs& inputs, DecodeArguments arguments, void* stream,
-                   bool fresh_workspace = false);
+  nb::tuple decode(const DecodeInputs& inputs, const Fp8Output& out_fp8, DecodeArguments arguments,
+                   void* stream, bool fresh_workspace = false);
 
  private:
   Status plan_into(Memory memory, const PlanLengths& lengths, const HostPages* pages, void* stream) const;

@@ -78,7 +78,7 @@ nb::tuple Step::decode(DecodeArguments given) {
   if (given.plan.is_none() && (!plan->scheduled() || given.batch_invariant)) {
     plan->schedule(lengths, q, nb::none(), work.handle());
   }
-  nb::tuple result = plan->decode(inputs, std::move(given), work.handle(), fresh_workspace);
+  nb::tuple result = plan->decode(inputs, arrays.out_fp8(), std::move(given), work.handle(), fresh_workspace);
   work.finish();
   return result;
 }

@@ -25,16 +25,20 @@ struct RotationArguments {
   nb::handle positions, table;
   std::string_view pairs, layout;
 };
+/// What messages call them.
+struct RotationNames {
+  const char *positions = "positions", *table = "table", *pairs = "pairs", *layout = "table_layout";
+};
 struct RotationArrays {
   Array positions, table;
   Rotation rotation;
 
-  explicit RotationArrays(const RotationArguments& said)
-      : positions(Array::read("positions", said.positions)), table(Array::read("table", said.table)) {
+  explicit RotationArrays(const RotationArguments& said, const RotationNames& names = {})
+      : positions(Array::read(names.positions, said.positions)), table(Array::read(names.table, said.table)) {
     rotation.positions = positions.view();
     rotation.table = table.view();
-    rotation.pairs = static_cast<RotaryPairs>(choice("pairs", said.pairs, "gptj", "neox"));
-    rotation.layout = static_cast<RotaryTable>(choice("table_layout", said.layout, "halves", "interleaved"));
+    rotation.pairs = static_cast<RotaryPairs>(choice(names.pairs, said.pairs, "gptj", "neox"));
+    rotation.layout = static_cast<RotaryTable>(choice(names.layout, said.layout, "halves", "interleaved"));
   }
 };
 

@@ -93,10 +93,24 @@ bool lengths_vary(const DecodeProblem& problem) {
          (options.window == 0 || cache.layout != KvLayout::kLatent);
 }
 
+/// What launches of their own take for the edges of the layer that the kernel leaves out.
+std::int64_t time_of_edges(const DecodeKernel& kernel, const DecodeProblem& problem,
+                           const schedule::Geometry& g, const schedule::Workers& workers) {
+  constexpr std::int64_t kMemberRows = 1024;
+  const auto& options = problem.options;
+  if (kernel.backend() != Backend::kCuda || !(options.q_edge || options.out_edge)) return 0;
+  const FusedEdges fused = kernel.fuses == nullptr ? FusedEdges{} : kernel.fuses(problem, g, {}, {});
+  const cost::Costs cost = cost::of(cost::Kernel::kLatent, cost::Situation::kEdgeLaunch);
+  const std::int64_t rows = std::int64_t{problem.query.batch} * problem.query.tokens * problem.query.heads;
+  const std::int64_t launch = cost.on(workers).per_call + cost.per_member_on(workers) * rows / kMemberRows;
+  return launch * ((options.q_edge && !fused.query) + (options.out_edge && !fused.output));
+}
+
 /// What a call takes with a geometry of the kernel.
 schedule::CallTimes times_of(const choose::Cutter& cutter, const DecodeProblem& problem,
                              const schedule::Geometry& g, const schedule::Workers& workers) {
-  const std::int64_t estimate = schedule::estimate(g);
+  const std::int64_t edges = time_of_edges(cutter.kernel, problem, g, workers);
+  const std::int64_t estimate = schedule::estimate(g) + edges;
   const bool never = g.cost.per_call >= cost::kNever.per_call;
   if (cutter.kernel.backend() != Backend::kCuda || never || !lengths_vary(problem))
     return {estimate, estimate};
@@ -105,7 +119,7 @@ schedule::CallTimes times_of(const choose::Cutter& cutter, const DecodeProblem& 
   };
   schedule::Geometry nearer = g;
   nearer.max_tokens = std::min(g.max_tokens, cost::kFarTokens);
-  return {times(g).equal, times(nearer).varied};
+  return {times(g).equal + edges, times(nearer).varied + edges};
 }
 
 /// Chooses the candidate's geometry anew, for requests of typical_problem()'s lengths.

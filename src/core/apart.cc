@@ -78,13 +78,23 @@ Status expect_apart(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
                     Device device) {
   const ConstTensorView out = outputs.out, lse = outputs.lse, space = bytes_of(workspace, device),
                         planned = bytes_of(plan, device);
-  const std::array<NamedView, 3> written = {{{"out", &out}, {"lse", &lse}, {"workspace", &space}}};
-  std::array<NamedView, std::size(kDecodeInputs) + 1> read;
-  std::transform(std::begin(kDecodeInputs), std::end(kDecodeInputs), read.begin(),
-                 [&](const DecodeInput& input) {
-                   return NamedView{input.name, &(inputs.*input.view)};
-                 });
-  read.back() = {"plan", &planned};
+  const ConstTensorView codes = outputs.out_fp8.codes, scales = outputs.out_fp8.scales;
+  const std::array<NamedView, 5> written = {{{"out", &out},
+                                             {"lse", &lse},
+                                             {"workspace", &space},
+                                             {"out_fp8.codes", &codes},
+                                             {"out_fp8.scales", &scales}}};
+  std::array<NamedView, std::size(kDecodeInputs) + 2 * std::size(kRotationInputs) + 1> read;
+  auto next = std::transform(std::begin(kDecodeInputs), std::end(kDecodeInputs), read.begin(),
+                             [&](const DecodeInput& input) {
+                               return NamedView{input.name, &(inputs.*input.view)};
+                             });
+  for (const RotationInput& input : kRotationInputs) {
+    const Rotation& rotation = inputs.*input.rotation;
+    *next++ = {input.positions, &rotation.positions};
+    *next++ = {input.table, &rotation.table};
+  }
+  *next = {"plan", &planned};
   return expect_apart(written, read);
 }
 

@@ -31,7 +31,18 @@ inline constexpr DecodeInput kDecodeInputs[] = {{"q", &DecodeInputs::q},
                                                 {"extra_topk_length", &DecodeInputs::extra_topk_length},
                                                 {"extra_block_table", &DecodeInputs::extra_block_table},
                                                 {"extra_cache_seqlens", &DecodeInputs::extra_cache_seqlens}};
-static_assert(sizeof(DecodeInputs) == sizeof(kDecodeInputs) / sizeof(DecodeInput) * sizeof(ConstTensorView),
+/// Those of rotations.
+struct RotationInput {
+  const char *positions, *table;
+  Rotation DecodeInputs::*rotation;
+};
+inline constexpr RotationInput kRotationInputs[] = {
+    {"q_rotate.positions", "q_rotate.table", &DecodeInputs::q_rotate},
+    {"out_rotate.positions", "out_rotate.table", &DecodeInputs::out_rotate}};
+
+static_assert(sizeof(DecodeInputs) == sizeof(kDecodeInputs) / sizeof(DecodeInput) * sizeof(ConstTensorView) +
+                                          alignof(DecodeInputs) +  // q_norm
+                                          sizeof(kRotationInputs) / sizeof(RotationInput) * sizeof(Rotation),
               "all of them");
 
 }  // namespace flashlatent

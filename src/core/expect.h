@@ -20,6 +20,7 @@ class Extents {
   Extents(std::initializer_list<std::int64_t> list) : extents_(list.begin(), list.size()) {}
   // NOLINTNEXTLINE(google-explicit-constructor)
   Extents(const std::vector<std::int64_t>& list) : extents_(list) {}
+  explicit Extents(std::span<const std::int64_t> list) : extents_(list) {}
 
   std::size_t size() const { return extents_.size(); }
   std::int64_t operator[](std::size_t i) const { return extents_[i]; }

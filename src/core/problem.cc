@@ -8,6 +8,7 @@
 #include "core/format_names.h"
 #include "core/formats/formats.h"
 #include "core/message.h"
+#include "core/rotation.h"
 
 namespace flashlatent {
 
@@ -164,6 +165,25 @@ Status validate_shard(const DecodeProblem& p) {
   return {};
 }
 
+/// Checks what edges::Rows walks.
+Status validate_edges(const DecodeProblem& p) {
+  const auto refuse = [](const char* option, const char* name, int dim) {
+    return invalid_argument(option, " is set and ", name, " is ", dim, "; a multiple of 8 up to ",
+                            edges::kMostColumns, " is accepted");
+  };
+  const auto fits = [](int dim) { return dim % 8 == 0 && dim <= edges::kMostColumns; };
+  if (p.options.q_edge) {
+    if (p.query.e4m3) return invalid_argument("q_edge is set and q is e4m3; bf16 and fp16 are accepted");
+    if (!fits(p.cache.qk_dim)) return refuse("q_edge", "qk_dim", p.cache.qk_dim);
+  }
+  if (!p.options.out_edge) return {};
+  if (p.options.shard.world > 1) {
+    return invalid_argument("out_edge is set and shard world is ", p.options.shard.world,
+                            "; outputs of ranks are merged first, by combine()");
+  }
+  return fits(p.cache.v_dim) ? Status{} : refuse("out_edge", "v_dim", p.cache.v_dim);
+}
+
 }  // namespace
 
 const char* to_string(KvFormat format) {
@@ -252,6 +272,7 @@ std::string to_string(const DecodeProblem& p) {
       p.options.shard.world != 1
           ? message(" shard=", p.options.shard.rank, "/", p.options.shard.world, " run=", p.options.shard.run)
           : "",
+      p.options.q_edge ? " q_edge" : "", p.options.out_edge ? " out_edge" : "",
       p.options.attn_sink ? " sink" : "", p.options.batch_invariant ? " batch_invariant" : "",
       p.options.prefix_sharing == PrefixSharing::kOff
           ? ""
@@ -286,6 +307,7 @@ Status validate(const DecodeProblem& p) {
   FLASHLATENT_RETURN_IF_ERROR(in_range("calls_per_plan", p.options.calls_per_plan, 0, kMany));
   FLASHLATENT_RETURN_IF_ERROR(in_range("typical_tokens", p.options.typical_tokens, 0, (1LL << 31) - 1));
   FLASHLATENT_RETURN_IF_ERROR(validate_shard(p));
+  FLASHLATENT_RETURN_IF_ERROR(validate_edges(p));
   if (p.cache.extra.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_extra(p));
   if (p.sparse.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_sparse(p));
   // The length of a page table is not checked: lengths are int32, so the last pages of a longer table are

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/edge_check.h"
 #include "core/expect.h"
 #include "core/formats/formats.h"
 #include "core/input_check.h"
@@ -262,13 +263,20 @@ Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs,
                        Device device) {
   const auto& [query, cache, sparse, options] = problem;
   FLASHLATENT_RETURN_IF_ERROR(validate_inputs(problem, inputs, device));
-  if (query.ragged) {
-    FLASHLATENT_RETURN_IF_ERROR(expect_strided("out", outputs.out, cache.dtype, device,
-                                               {inputs.q.shape[0], query.heads, cache.v_dim}));
-    if (device.type == DeviceType::kCpu) FLASHLATENT_RETURN_IF_ERROR(validate_begins(problem, inputs));
-  } else {
-    FLASHLATENT_RETURN_IF_ERROR(expect_strided("out", outputs.out, cache.dtype, device,
-                                               {query.batch, query.tokens, query.heads, cache.v_dim}));
+  FLASHLATENT_RETURN_IF_ERROR(validate_query_edge(problem, inputs, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_output_edge(problem, inputs, outputs, device));
+  if (outputs.out.present() || !outputs.out_fp8.present()) {
+    const TensorView out = output_shape(problem, inputs, device);
+    const Extents extents(std::span(out.shape.data(), static_cast<std::size_t>(out.rank)));
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("out", outputs.out, cache.dtype, device, extents));
+  }
+  const std::int64_t rows = std::int64_t{query.batch} * query.tokens;
+  if (query.ragged && (options.q_edge || options.out_edge) && inputs.q.shape[0] > rows) {
+    return invalid_argument("q is ", to_string(inputs.q), "; with q_edge or out_edge a ragged q has at most ",
+                            "batch x s_q tokens, ", rows);
+  }
+  if (query.ragged && device.type == DeviceType::kCpu) {
+    FLASHLATENT_RETURN_IF_ERROR(validate_begins(problem, inputs));
   }
   return expect("lse", outputs.lse, Dtype::kF32, device, {query.batch, query.heads, query.tokens});
 }
@@ -449,6 +457,8 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   }
   problem.options.attn_sink = inputs.attn_sink.present();
   problem.options.separate.alibi = inputs.alibi_slopes.present();
+  problem.options.q_edge = inputs.q_norm != 0 || inputs.q_rotate.present();
+  problem.options.out_edge = options.out_edge || inputs.out_rotate.present();
   FLASHLATENT_RETURN_IF_ERROR(validate(problem));
   return problem;
 }

@@ -96,6 +96,8 @@ enum class Situation : std::uint8_t {
   kFewRows,      ///< Shares of at most 16 query rows.
   kQueryTokens,  ///< Several query tokens a request.
   kByTokens,     ///< Shares whose tokens are copied one by one.
+  /// An edge of the layer that the kernel leaves out, a launch of its own; per_member: for 1,024 query rows.
+  kEdgeLaunch,
   // The least time of a block of 64 tokens, by the dimension of a head.
   kDim64,
   kDim128,
@@ -168,6 +170,7 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "few_rows",
                                                   "query_tokens",
                                                   "by_tokens",
+                                                  "edge_launch",
                                                   "dim64",
                                                   "dim128",
                                                   "dim256",

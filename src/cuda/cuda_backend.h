@@ -12,6 +12,7 @@
 #include "flashlatent/kv_cache.h"
 #include "kernel/decode_kernel.h"
 #include "plan/building.h"
+#include "plan/chosen_kernel.h"
 #include "plan/prefix.h"
 #include "plan/ragged_lengths.h"
 #include "plan/workers.h"
@@ -52,6 +53,12 @@ std::vector<DeviceInfo> devices();
 Result<int> multiprocessors(int device);
 /// The multiprocessors of `device` and their speed.
 Result<schedule::Workers> workers(int device);
+
+/// Writes which kernel computes calls of a plan: the near one, if no request has more than `near_tokens`
+/// tokens. Later launches that overlap with those before them read this before they wait, so a launch that
+/// does not overlap must come between.
+Status choose_kernel(const ConstTensorView& lengths, std::int32_t near_tokens, schedule::KernelRange* chosen,
+                     const Executor& executor);
 
 /// Makes a plan (plan/schedule.h) in device memory: one kernel launch on `executor.stream`.
 Status build_plan(const schedule::Geometry& geometry, const ConstTensorView& cache_seqlens, Memory plan,

@@ -1,7 +1,6 @@
 #include "flashlatent/edges.h"
 
-#include <cmath>
-
+#include "core/edge_check.h"
 #include "core/expect.h"
 #include "core/message.h"
 #include "core/overlap.h"
@@ -38,58 +37,7 @@ Status expect_result(const char* name, const ConstTensorView& view, const char* 
   return expect_apart(like_name, like, name, view);
 }
 
-Status expect_rotation(const Rotation& rotate, const char* of, const ConstTensorView& rows, Device device) {
-  if (!rotate.present()) return {};
-  if (!rotate.positions.present() || !rotate.table.present()) {
-    return invalid_argument("rotate has ", rotate.table.present() ? "no positions" : "no table",
-                            "; positions and table go together");
-  }
-  const std::vector<std::int64_t> tokens(rows.shape.begin(), rows.shape.begin() + rows.rank - 2);
-  const Dtype integers = rotate.positions.dtype == Dtype::kI64 ? Dtype::kI64 : Dtype::kI32;
-  FLASHLATENT_RETURN_IF_ERROR(expect("positions", rotate.positions, integers, device, tokens));
-  const Dtype numbers = rotate.table.dtype == Dtype::kBF16 ? Dtype::kBF16 : Dtype::kF32;
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided("table", rotate.table, numbers, device, {-1, -1}));
-  const std::int64_t columns = rotate.table.shape[1], d = rows.shape[rows.rank - 1];
-  if (columns >= 16 && columns % 16 == 0 && columns <= d) return {};
-  return invalid_argument("table is ", to_string(rotate.table), " and ", of, " is ", to_string(rows),
-                          "; a multiple of 16 columns, up to those of a head, is accepted");
-}
-
-Status expect_fp8(const Fp8Output& fp8, const ConstTensorView& out, Device device) {
-  const int first = out.rank - 3;
-  const std::int64_t tokens = out.shape[first] * (first > 0 ? out.shape[0] : 1);
-  const std::int64_t heads = out.shape[first + 1], d = out.shape[first + 2];
-  if (!fp8.codes.present() || fp8.codes.rank != 3) {
-    return invalid_argument("codes is ", fp8.codes.present() ? to_string(fp8.codes) : "missing",
-                            "; expected uint8 (tokens, groups, heads / groups * v_dim) on ",
-                            to_string(device));
-  }
-  const std::int64_t groups = fp8.codes.shape[1];
-  if (groups < 1 || heads % groups != 0) {
-    return invalid_argument("codes is ", to_string(fp8.codes), " and out is ", to_string(out),
-                            "; groups must divide the heads");
-  }
-  if (d % edges::kScaleColumns != 0) {
-    return invalid_argument("out is ", to_string(out), "; an FP8 output has heads of a multiple of ",
-                            edges::kScaleColumns, " elements");
-  }
-  const std::int64_t columns = heads / groups * d;
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect_strided("codes", fp8.codes, Dtype::kU8, device, {tokens, groups, columns}));
-  const std::int64_t padded =
-      (tokens + edges::kTokenPadding - 1) / edges::kTokenPadding * edges::kTokenPadding;
-  const bool fine = fp8.scales.dtype == Dtype::kI32 || fp8.columns == OutputColumns::kTiles;
-  const Dtype dtype = fine ? Dtype::kI32 : Dtype::kF32;
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect("scales", fp8.scales, dtype, device, {groups, columns / edges::kScaleColumns, padded}));
-  const TensorView contiguous(fp8.scales.data, dtype, {groups, columns / edges::kScaleColumns, padded},
-                              device);
-  if (fp8.scales.elements() > 0 && fp8.scales.strides != contiguous.strides) {
-    return invalid_argument("scales is ", to_string(fp8.scales), "; it must be contiguous");
-  }
-  FLASHLATENT_RETURN_IF_ERROR(expect_apart("out", out, "codes", fp8.codes));
-  return expect_apart("out", out, "scales", fp8.scales);
-}
+constexpr RotationNames kNames = {"rotate", "positions", "table"};
 
 }  // namespace
 
@@ -98,10 +46,8 @@ Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rot
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   const Device device = device_of(executor);
   FLASHLATENT_RETURN_IF_ERROR(expect_rows("q", q, device));
-  if (!(norm >= 0) || std::isinf(norm)) {
-    return invalid_argument("norm is ", norm, "; a finite epsilon of 0 (no norm) or more is accepted");
-  }
-  FLASHLATENT_RETURN_IF_ERROR(expect_rotation(rotate, "q", q, device));
+  FLASHLATENT_RETURN_IF_ERROR(expect_epsilon("norm", norm));
+  FLASHLATENT_RETURN_IF_ERROR(expect_rotation(rotate, kNames, "q", q, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_result("out", out, "q", q, device));
   const ConstTensorView result = out;
   const NamedView written[] = {{"out", &result}};
@@ -115,10 +61,12 @@ Status finish_outputs(const ConstTensorView& out, const Rotation& rotate, const 
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   const Device device = device_of(executor);
   FLASHLATENT_RETURN_IF_ERROR(expect_rows("out", out, device));
-  FLASHLATENT_RETURN_IF_ERROR(expect_rotation(rotate, "out", out, device));
+  FLASHLATENT_RETURN_IF_ERROR(expect_rotation(rotate, kNames, "out", out, device));
   if (rotated.present()) FLASHLATENT_RETURN_IF_ERROR(expect_result("rotated", rotated, "out", out, device));
   if (fp8.present()) {
-    FLASHLATENT_RETURN_IF_ERROR(expect_fp8(fp8, out, device));
+    FLASHLATENT_RETURN_IF_ERROR(expect_fp8_output(fp8, {"codes", "scales", "out"}, out, device));
+    FLASHLATENT_RETURN_IF_ERROR(expect_apart("out", out, "codes", fp8.codes));
+    FLASHLATENT_RETURN_IF_ERROR(expect_apart("out", out, "scales", fp8.scales));
   }
   if (!rotated.present() && !fp8.present()) {
     return invalid_argument("rotated and codes are missing; one of them is expected");

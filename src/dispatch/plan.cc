@@ -9,8 +9,10 @@
 #include "core/message.h"
 #include "core/validate.h"
 #include "dispatch/checked.h"
+#include "dispatch/layer_edges.h"
 #include "dispatch/on_backend.h"
 #include "dispatch/select.h"
+#include "plan/chosen_kernel.h"
 #include "plan/describe.h"
 #include "plan/held_tokens.h"
 #include "plan/host_plan.h"
@@ -69,6 +71,18 @@ struct Lengths {
     return view;
   }
 };
+
+/// The bytes of a call's workspace, and where those of its edges begin.
+struct WorkspaceSize {
+  std::size_t bytes, edges;
+};
+template <class Choice>
+WorkspaceSize workspace_of(const Choice& choice) {
+  const std::size_t own = choice.selection.workspace_bytes, edges = edge_room(choice.problem).bytes();
+  if (edges == 0) return {own, own};
+  const std::size_t begin = (own + 255) / 256 * 256;
+  return {begin + edges, begin};
+}
 
 /// Checks what schedule() is given, and holds this rank's tokens in the plan.
 template <class Choice>
@@ -134,6 +148,22 @@ Status build_plan(const Selection& selection, const Lengths& lengths, std::span<
   return {};
 }
 
+/// Chooses between the two kernels of calls, and makes the near one's plan; nothing if there is none. The far
+/// kernel's plan must follow, a launch that waits for this one (cuda::choose_kernel()).
+Status plan_near_kernel([[maybe_unused]] const NearKernel& near, [[maybe_unused]] const PlanLengths& lengths,
+                        [[maybe_unused]] Memory plan, [[maybe_unused]] const Executor& executor) {
+#if FLASHLATENT_WITH_CUDA
+  if (near.kernel == nullptr) return {};
+  FLASHLATENT_RETURN_IF_ERROR(
+      cuda::choose_kernel(lengths.cache, near.most_tokens, near.memory.chosen(plan.data), executor));
+  if (!schedule::reads_plan(near.geometry)) return {};
+  const Memory of_near{near.memory.near(plan.data), near.memory.near_offset};
+  return cuda::build_plan(near.geometry, lengths.cache, of_near, executor, {.packs = near.packs});
+#else
+  return {};
+#endif
+}
+
 /// Describes a plan that is on the host. `lengths` must be valid.
 Result<PlanDescription> described(const Selection& selection, const Lengths& lengths, Memory plan) {
   const char* kernel = selection.kernel->name;
@@ -167,17 +197,27 @@ const char* Plan::kernel() const {
   return choice_->selection.kernel->name;
 }
 
+const char* Plan::near_kernel() const {
+  const NearKernel& near = choice_->selection.near;
+  return near.kernel == nullptr ? nullptr : near.kernel->name;
+}
+
+std::int64_t Plan::near_tokens() const {
+  return choice_->selection.near.most_tokens;
+}
+
 std::size_t Plan::plan_bytes() const {
   return choice_->selection.plan_bytes;
 }
 
 std::size_t Plan::workspace_bytes() const {
-  return choice_->selection.workspace_bytes;
+  return workspace_of(*choice_).bytes;
 }
 
 Status Plan::schedule(const PlanLengths& lengths, Memory plan) const {
   const Executor here = on_stream(choice_->executor, stream_);
   FLASHLATENT_ASSIGN_OR_RETURN(const Lengths own, take_lengths(*choice_, lengths, plan, here));
+  FLASHLATENT_RETURN_IF_ERROR(plan_near_kernel(choice_->selection.near, lengths, plan, here));
   return build_plan(choice_->selection, own, {}, nullptr, plan, here);
 }
 
@@ -188,7 +228,10 @@ Status Plan::schedule(const PlanLengths& lengths, const HostPages& pages, Memory
   }
   const Executor here = on_stream(executor, stream_);
   FLASHLATENT_ASSIGN_OR_RETURN(const Lengths own, take_lengths(*choice_, lengths, plan, here));
-  if (selection.prefix.requests == 0) return build_plan(selection, own, {}, nullptr, plan, here);
+  if (selection.prefix.requests == 0) {
+    FLASHLATENT_RETURN_IF_ERROR(plan_near_kernel(selection.near, lengths, plan, here));
+    return build_plan(selection, own, {}, nullptr, plan, here);
+  }
   const auto* contexts = static_cast<const std::int32_t*>(pages.cache_seqlens.data);
   std::pmr::vector<std::int32_t> held_lengths(scratch());
   if (const schedule::HeldShape shape = schedule::held_shape(problem); !shape.shard.is_all()) {
@@ -209,27 +252,50 @@ Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
   const auto& [problem, executor, device, selection] = *choice_;
   FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
-  FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, selection.workspace_bytes));
-  FLASHLATENT_RETURN_IF_ERROR(expect_apart(inputs, outputs, {plan.data, selection.plan_bytes},
-                                           {workspace.data, selection.workspace_bytes}, device));
+  const WorkspaceSize size = workspace_of(*choice_);
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, size.bytes));
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect_apart(inputs, outputs, {plan.data, selection.plan_bytes}, {workspace.data, size.bytes}, device));
   if (problem.query.batch == 0) return {};
-  FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* kernel,
-                               kernel_of_call(*selection.kernel, problem, inputs, outputs, executor.kernel));
+  const LayerEdges edges(problem, inputs, outputs, fused_edges(selection, problem, inputs, outputs),
+                         static_cast<std::byte*>(workspace.data) + size.edges);
+  FLASHLATENT_ASSIGN_OR_RETURN(
+      const DecodeKernel* kernel,
+      kernel_of_call(*selection.kernel, problem, edges.inputs(), edges.outputs(), executor.kernel));
   const Executor here = on_stream(executor, stream_);
   FLASHLATENT_RETURN_IF_ERROR(check_call(check_inputs_, problem, inputs, here));
+  FLASHLATENT_RETURN_IF_ERROR(edges.before(here));
   FLASHLATENT_ASSIGN_OR_RETURN(schedule::HeldTokens held,
                                hold_tokens(problem, selection, inputs.cache_seqlens,
                                            {workspace.data, selection.workspace_bytes}, here));
+  const NearKernel& near = selection.near;
+  schedule::ChosenKernel choice;
+  if (near.kernel != nullptr) {
+    FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* of_near,
+                                 kernel_of_call(*near.kernel, problem, edges.inputs(), edges.outputs(), {}));
+    choice = {near.memory.chosen(plan.data), schedule::KernelRange::kNear};
+    const Memory near_plan{near.memory.near(plan.data), near.memory.near_offset};
+    FLASHLATENT_RETURN_IF_ERROR(
+        of_near->launch({problem, edges.inputs(), edges.outputs(), near.geometry, selection.prefix, near_plan,
+                         workspace, here, /*max_logits=*/{}, held, choice}));
+    choice.mine = schedule::KernelRange::kFar;
+  }
   const schedule::Geometry g = schedule::with_lengths(selection.geometry, lengths_of(problem, inputs));
-  return kernel->launch({problem, inputs, outputs, g, selection.prefix, plan, workspace, here,
-                         /*max_logits=*/{}, held});
+  FLASHLATENT_RETURN_IF_ERROR(
+      kernel->launch({problem, edges.inputs(), edges.outputs(), g, selection.prefix, plan, workspace, here,
+                      /*max_logits=*/{}, held, choice}));
+  return edges.behind(here);
 }
 
 Result<std::string> Plan::running_kernel(const DecodeInputs& inputs, const DecodeOutputs& outputs) const {
   const auto& [problem, executor, device, selection] = *choice_;
   FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device));
-  FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* kernel,
-                               kernel_of_call(*selection.kernel, problem, inputs, outputs, executor.kernel));
+  // The room of edges is aligned, as in the workspace; nothing is read there.
+  const LayerEdges edges(problem, inputs, outputs, fused_edges(selection, problem, inputs, outputs),
+                         reinterpret_cast<void*>(std::uintptr_t{256}));
+  FLASHLATENT_ASSIGN_OR_RETURN(
+      const DecodeKernel* kernel,
+      kernel_of_call(*selection.kernel, problem, edges.inputs(), edges.outputs(), executor.kernel));
   return std::string(kernel->name);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "choose/near_kernel.h"
 #include "core/message.h"
 #include "cost/model.h"
 #include "cpu/cpu_backend.h"
@@ -52,6 +53,22 @@ Result<Considered> consider(const DecodeProblem& problem, const Executor& execut
   return Considered{workers, std::move(list)};
 }
 
+/// The near kernel beside `far`, if there is one. `sizes`: those that hold for every kernel.
+Result<NearKernel> near_kernel(const DecodeProblem& problem, const Executor& executor,
+                               const schedule::Workers& workers, const Candidate& far, const Sizes& sizes) {
+  NearKernel near{.memory = schedule::TwoPlans(sizes.plan)};
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto found, near_candidate(problem, executor, workers, far));
+  if (!found) return near;
+  const Candidate& candidate = found->candidate;
+  const Sizes needed = sizes_of(problem, {candidate}, candidate);
+  if (needed.plan > sizes.plan || needed.workspace > sizes.workspace) return near;
+  near.kernel = candidate.kernel;
+  near.geometry = candidate.geometry;
+  near.packs = packs(problem, candidate, workers);
+  near.most_tokens = found->most_tokens;
+  return near;
+}
+
 }  // namespace
 
 Result<Selection> select(const DecodeProblem& problem, const Executor& executor, Purpose purpose) {
@@ -65,7 +82,11 @@ Result<Selection> select(const DecodeProblem& problem, const Executor& executor,
                       .prefix = best->prefix};
   if (purpose == Purpose::kTurns) return selection;
   selection.packs = packs(problem, *best, workers);
-  const Sizes sizes = sizes_of(problem, list, *best);
+  Sizes sizes = sizes_of(problem, list, *best);
+  if (lengths_may_decide(problem, executor)) {
+    FLASHLATENT_ASSIGN_OR_RETURN(selection.near, near_kernel(problem, executor, workers, *best, sizes));
+    sizes.plan = selection.near.memory.bytes();
+  }
   selection.held_bytes = schedule::held_bytes(schedule::held_shape(problem));
   const auto with_held = [&](std::size_t bytes) {
     return selection.held_bytes == 0 ? bytes : (bytes + 15) / 16 * 16 + selection.held_bytes;
@@ -119,7 +140,13 @@ Result<std::vector<std::string>> kernels_that_take(const DecodeProblem& problem,
 
 Result<std::string> explain_for(Purpose purpose, const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_ASSIGN_OR_RETURN(const auto considered, consider(problem, executor, purpose));
-  return explain(considered.list);
+  const auto& [workers, list] = considered;
+  std::string text = explain(list);
+  if (purpose == Purpose::kDecode) {
+    FLASHLATENT_ASSIGN_OR_RETURN(const std::string near, explain_near(problem, executor, workers, list));
+    text += near;
+  }
+  return text;
 }
 
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor) {

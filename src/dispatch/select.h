@@ -7,8 +7,21 @@
 
 #include "choose/candidates.h"
 #include "flashlatent/decode.h"
+#include "plan/chosen_kernel.h"
 
 namespace flashlatent {
+
+/// The kernel that computes calls whose requests are all short, if that is another one
+/// (choose/near_kernel.h).
+struct NearKernel {
+  const DecodeKernel* kernel = nullptr;  ///< Null: there is none.
+  schedule::Geometry geometry = {};
+  bool packs = true;
+  std::int32_t most_tokens = 0;  ///< Of a request, in calls that it computes.
+  /// Where its plan and the choice lie; set wherever lengths_may_decide(), so that sizes do not fall with a
+  /// smaller batch.
+  schedule::TwoPlans memory{0};
+};
 
 /// The kernel that a problem gets. The sizes suffice for every kernel that the problem might get at a smaller
 /// batch, because callers ask once, at the largest batch.
@@ -18,6 +31,7 @@ struct Selection {
   std::int64_t estimate = 0;  ///< The candidate's time of equal lengths.
   prefix::Shape prefix = {};  ///< With 0 requests: no prefixes are shared.
   bool packs = true;          ///< May its plan pack requests into parts?
+  NearKernel near = {};       ///< Beside `kernel`, which is then for long contexts.
   std::size_t plan_bytes = 0;
   std::size_t workspace_bytes = 0;
   std::size_t held_bytes = 0;  ///< The end of the plan and of the workspace that plan/held_tokens.h uses.

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "flashlatent/decode.h"
+#include "plan/chosen_kernel.h"
 #include "plan/held_tokens.h"
 #include "plan/prefix.h"
 #include "plan/schedule.h"
@@ -31,10 +32,12 @@ struct DecodeCall {
   TensorView max_logits = {};
   /// Where ranks share contexts: the rank's tokens. `inputs` has the lengths of whole contexts.
   schedule::HeldTokens held = {};
+  /// Where the plan chooses between two kernels: which of them this one is.
+  schedule::ChosenKernel choice = {};
 
   /// The same call with another geometry, which must outlive it.
   DecodeCall with(const schedule::Geometry& other) const {
-    return {problem, inputs, outputs, other, prefix, plan, workspace, executor, max_logits, held};
+    return {problem, inputs, outputs, other, prefix, plan, workspace, executor, max_logits, held, choice};
   }
 };
 
@@ -42,6 +45,12 @@ struct DecodeCall {
 enum class Architecture : std::uint8_t {
   kHost,   ///< Any CPU.
   kSm90a,  ///< NVIDIA Hopper: compute capability 9.0, with wgmma and TMA.
+};
+
+/// Which edges of the layer a kernel has in its own passes (DecodeInputs::q_norm, q_rotate, out_rotate,
+/// DecodeOutputs::out_fp8).
+struct FusedEdges {
+  bool query = false, output = false;
 };
 
 struct DecodeKernel {
@@ -67,6 +76,12 @@ struct DecodeKernel {
   /// schedule::Partition::kTurns, which `launch` runs where the geometry has that partition. Why such a
   /// problem is not taken. Null: none is.
   std::optional<std::string> (*declines_turns)(const DecodeProblem&) = nullptr;
+  /// Does a launch leave if the plan has chosen the call's other kernel (DecodeCall::choice)?
+  bool leaves = false;
+  /// The edges that `launch` sees to for a call of this geometry with these tensors. What it leaves out is a
+  /// launch of its own, and absent from the tensors that it gets. Null: it leaves out all.
+  FusedEdges (*fuses)(const DecodeProblem&, const schedule::Geometry&, const DecodeInputs&,
+                      const DecodeOutputs&) = nullptr;
 
   constexpr Backend backend() const {
     return architecture == Architecture::kHost ? Backend::kCpu : Backend::kCuda;

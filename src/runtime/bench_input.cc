@@ -1,6 +1,7 @@
 #include "runtime/bench_input.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -343,6 +344,53 @@ Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int
   FLASHLATENT_RETURN_IF_ERROR(
       Maker(input, lengths, deviation, seed, executor, shared_tokens, extra_tokens).make());
   return input;
+}
+
+Status add_edges(BenchInput& input, BenchEdges edges, std::uint64_t seed, const Executor& executor) {
+  constexpr int kPositions = 65536, kColumns = 64, kMostGroups = 8, kPadding = 4;
+  const auto& [query, cache, sparse, options] = input.problem;
+  const Device device = device_of(executor);
+  const std::int64_t tokens = std::int64_t{query.batch} * query.tokens,
+                     groups = std::min(kMostGroups, query.heads);
+  const std::int64_t columns = query.heads / groups * cache.v_dim;
+  const std::int64_t padded = (tokens + kPadding - 1) / kPadding * kPadding;
+  std::vector<std::int32_t> positions(tokens);
+  for (std::int64_t i = 0; i < tokens; ++i) {
+    positions[i] = static_cast<std::int32_t>((seed + 40503 * i) % kPositions);
+  }
+  std::vector<float> table(std::size_t{kPositions} * kColumns);
+  for (int position = 0; position < kPositions; ++position) {
+    for (int pair = 0; pair < kColumns / 2; ++pair) {
+      const float angle = static_cast<float>(position) * std::pow(1e4F, -2.0F * pair / kColumns);
+      table[position * kColumns + pair] = std::cos(angle);
+      table[position * kColumns + kColumns / 2 + pair] = std::sin(angle);
+    }
+  }
+  FLASHLATENT_ASSIGN_OR_RETURN(input.positions, Buffer::allocate(executor, positions.size() * 4));
+  FLASHLATENT_ASSIGN_OR_RETURN(input.table, Buffer::allocate(executor, table.size() * 4));
+  FLASHLATENT_ASSIGN_OR_RETURN(input.codes, Buffer::allocate(executor, tokens * groups * columns));
+  FLASHLATENT_ASSIGN_OR_RETURN(input.scales,
+                               Buffer::allocate(executor, groups * (columns / 128) * padded * 4));
+  FLASHLATENT_RETURN_IF_ERROR(
+      copy_to_device(input.positions.data(), positions.data(), positions.size() * 4, executor));
+  FLASHLATENT_RETURN_IF_ERROR(copy_to_device(input.table.data(), table.data(), table.size() * 4, executor));
+  Rotation rotation;
+  rotation.positions = {input.positions.data(), Dtype::kI32, {query.batch, query.tokens}, device};
+  rotation.table = {input.table.data(), Dtype::kF32, {kPositions, kColumns}, device};
+  input.problem.options.q_edge = edges.query;
+  input.problem.options.out_edge = edges.output;
+  if (edges.query) {
+    input.inputs.q_norm = 1e-6F;
+    input.inputs.q_rotate = rotation;
+  }
+  if (!edges.output) return {};
+  input.inputs.out_rotate = rotation;
+  Fp8Output& fp8 = input.outputs.out_fp8;
+  fp8.codes = {input.codes.data(), Dtype::kU8, {tokens, groups, columns}, device};
+  fp8.codes.strides = {columns, tokens * columns, 1};
+  fp8.scales = {input.scales.data(), Dtype::kF32, {groups, columns / 128, padded}, device};
+  input.outputs.out = {};
+  return {};
 }
 
 SparsePrefillInputs prefill_inputs(const BenchInput& input) {

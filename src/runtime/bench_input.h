@@ -24,6 +24,7 @@ struct BenchInput {
   }
   Buffer q, kv_cache, value_cache, scale, block_table, cache_seqlens, indices, out, lse;
   Buffer extra_kv_cache, extra_names, extra_lengths, topk_length, sink;
+  Buffer positions, table, codes, scales;  // of edges
 };
 
 /// `problem` without batch, which the lengths give (sparse: from 1), with max_pages where the page table is
@@ -36,6 +37,16 @@ struct BenchInput {
 Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths, float deviation,
                                     std::uint64_t seed, const Executor& executor, int shared_tokens = 0,
                                     int extra_tokens = 0);
+
+/// Which edges of the layer a call has.
+struct BenchEdges {
+  bool query = false, output = false;
+
+  bool any() const { return query || output; }
+};
+/// Gives the input DeepSeek V4's edges: query norm and rotation of the last 64 columns; the inverse rotation,
+/// and in place of `out` an FP8 output with scales for 128 columns and up to eight groups of heads.
+Status add_edges(BenchInput& input, BenchEdges edges, std::uint64_t seed, const Executor& executor);
 
 /// The query tokens of an input of one request and indices, as a sparse prefill. A plain cache with pages of
 /// one token becomes contiguous rows.

@@ -11,6 +11,7 @@
 #include "core/formats/formats.h"
 #include "core/query_parts.h"
 #include "core/token_shard.h"
+#include "runtime/layer_edges.h"
 #include "runtime/random_fp8_tokens.h"
 
 namespace flashlatent::runtime {
@@ -520,12 +521,14 @@ DecodeProblem problem_of(const CaseSpec& spec) {
                .products = spec.products,
                .separate = {.soft_cap = spec.soft_cap, .alibi = spec.alibi},
                .shard = spec.shard};
+  set_edge_options(spec.edges, p);
   return p;
 }
 
 RandomCase make_case(const CaseSpec& spec, std::uint64_t seed) {
   RandomCase made = Maker(spec, seed).make();
   if (spec.split_query) made.inputs = split_query(made, spec.strided);
+  add_edges(spec.edges, seed, made);
   return made;
 }
 

@@ -10,6 +10,22 @@
 
 namespace flashlatent::runtime {
 
+/// The edges of a layer that a call has (DecodeInputs::q_norm and those behind it).
+struct EdgeSpec {
+  float norm = 0;       ///< Of queries.
+  int q_columns = 0;    ///< Columns of queries that are rotated; 0: none.
+  int out_columns = 0;  ///< Of outputs.
+  RotaryPairs pairs = RotaryPairs::kNeighbours;
+  RotaryTable layout = RotaryTable::kHalves;
+  bool wide_positions = false, bf16_table = false;
+  int fp8_columns = 0;    ///< Columns of a scale, 128 or 32; 0: no FP8 output.
+  int fp8_groups = 1;     ///< Of heads.
+  bool keeps_out = true;  ///< Is `out` written beside an FP8 output?
+
+  bool has_query() const { return norm != 0 || q_columns > 0; }
+  bool has_output() const { return out_columns > 0 || fp8_columns > 0; }
+};
+
 struct CaseSpec {
   std::string name = {};
   Dtype dtype = Dtype::kBF16;
@@ -69,6 +85,7 @@ struct CaseSpec {
   std::vector<int> extra_topk_lengths = {};   ///< As topk_lengths.
   /// By page table: each query token sees fewer tokens than the next one.
   bool extra_by_token = false;
+  EdgeSpec edges = {};
   bool other_lengths = false;  ///< RandomCase::other_lengths are drawn.
   /// For callers: calls are replays of a graph that has run with the other lengths before (CUDA).
   bool graph = false;

@@ -49,7 +49,7 @@ extern fl::ConstTensorView cache_seqlens, block_table, cu_seqlens, extra_bytes, 
     positions, cos_sin, pooled, compressed_slots, index_q, index_weights, window_table, compressed_table;
 extern fl::TensorView window_slots, window_indices, ends, extra_lengths, token_positions;
 extern fl::TensorView kv_cache, to, out, max_logits, lse, key_cache, value_cache, key_rows, value_rows,
-    window_cache, compressed_cache, codes, scaled;
+    window_cache, compressed_cache, codes, scales, scaled;
 extern fl::KeyValueCache other;
 
 // What pages use with the page pool.

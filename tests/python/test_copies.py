@@ -13,7 +13,7 @@ PROBLEMS = [
     LATENT,
     {**LATENT, "tokens": 2, "causal": True, "batch_invariant": True, "window": 40, "dtype": "fp16", "page_size": 16,
      "empty_lse": float("inf"), "calls_per_plan": 3, "typical_tokens": 77, "v_dim": 256, "qk_dim": 320},
-    {**LATENT, "tokens": 4, "ragged": True, "prefix_sharing": "auto"},
+    {**LATENT, "tokens": 4, "ragged": True, "prefix_sharing": "auto", "q_edge": True, "out_edge": True},
     {**LATENT, "kv_format": "fp8_656", "shard": (1, 2, 4)},
     {**LATENT, "kv_format": "e4m3", "q_dtype": "e4m3", "products": "fp8"},
     {**LATENT, "max_pages": 0, "topk": 64, "attn_sink": True, "extra_page_size": 32, "extra_topk": 5},

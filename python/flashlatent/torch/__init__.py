@@ -10,7 +10,7 @@ each replay for the lengths that are then in memory. There is no gradient: decod
 """
 
 from .. import _needs_torch  # before the others
-from ._decode import combine, decode, decode_out, plan
+from ._decode import combine, decode, decode_fp8, decode_out, plan
 from ._edges import finish_outputs, prepare_queries
 from ._indexer import append_index_keys, index_topk, index_topk_out, merge_topk, quantize_index_queries
 from ._key_value import append_kv, convert_kv, decode_kv, decode_kv_out, gather_kv, plan_kv
@@ -20,7 +20,7 @@ from ._sparse_prefill import sparse_prefill, sparse_prefill_out
 
 __all__ = [
     "append_index_keys", "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages",
-    "decode", "decode_kv", "decode_kv_out", "decode_out", "finish_outputs", "gather_cache", "gather_kv", "index_topk",
+    "decode", "decode_fp8", "decode_kv", "decode_kv_out", "decode_out", "finish_outputs", "gather_cache", "gather_kv", "index_topk",
     "index_topk_out", "merge_topk", "plan", "plan_kv", "prepare_queries", "quantize_index_queries", "sparse_prefill",
     "sparse_prefill_out",
 ]

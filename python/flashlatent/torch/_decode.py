@@ -1,13 +1,15 @@
 """Decode from latent caches, plans for it, and the merge of partial results."""
 
+import math
 from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
 
-from .. import _native
+from .. import _edges, _native
 from .._native import Problem
 from .._torch_call import call
+from ._edges import fp8_of_fakes
 from ._kv_cache import extra_format_of, format_of
 from ._library import define, nothing
 from ._planning import plan_of_fakes, planned, results_of_fakes, step
@@ -22,7 +24,10 @@ _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=5
            "int typical_tokens=0, str? kv_format=None, str? scales=None, str? extra_kv_format=None, ")
 _DECODE = _TOKENS + ("Tensor? kv_scale=None, Tensor? q_scale=None, float softmax_scale, Tensor? attn_sink=None, "
                      "Tensor? plan=None, bool check_inputs=False")
-_CALLS = "int calls_per_plan=0"
+_CALLS = "int calls_per_plan=0, bool q_edge=False, bool out_edge=False"
+# A rotation is (positions, table); how pairs lie is said once for both.
+_EDGES = (", float q_norm=0., Tensor[]? q_rotate=None, Tensor[]? out_rotate=None, str pairs='gptj', "
+          "str table_layout='halves'")
 
 
 def _plan(q, kv_cache, block_table=None, cache_seqlens=None, *, topk_length=None, extra_topk_length=None,
@@ -54,12 +59,34 @@ def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, indices=Non
                          kv_format=format_of(kv_cache, kv_format), **which, **options)
 
 
+def _with_edges(options):
+    """Options of a Step's decode() from those of an operator."""
+    layout = options.pop("pairs", "gptj"), options.pop("table_layout", "halves")
+    for name in ("q_rotate", "out_rotate"):
+        if options.get(name) is not None:
+            options[name] = (*options[name], *layout)
+    return options
+
+
 def _decode(q, kv_cache, block_table=None, cache_seqlens=None, **options):
-    return step.decode(q, kv_cache, block_table, cache_seqlens, **options)
+    return step.decode(q, kv_cache, block_table, cache_seqlens, **_with_edges(options))
 
 
 def _decode_out(q, kv_cache, block_table=None, cache_seqlens=None, *, out, lse, **options):
-    step.decode(q, kv_cache, block_table, cache_seqlens, out=out, lse=lse, **options)
+    step.decode(q, kv_cache, block_table, cache_seqlens, out=out, lse=lse, **_with_edges(options))
+
+
+def _decode_fp8(q, kv_cache, block_table=None, cache_seqlens=None, *, scale_columns=128, groups=1, **options):
+    *tokens, heads, _ = q.shape
+    codes, scales = _edges.empty_fp8_output(q, tokens=math.prod(tokens), heads=heads, v_dim=options.get("v_dim", 512),
+                                            groups=groups, scale_columns=scale_columns)
+    _, lse = step.decode(q, kv_cache, block_table, cache_seqlens, out_fp8=(codes, scales), **_with_edges(options))
+    return codes.view(torch.float8_e4m3fn), scales, lse
+
+
+def _decode_fp8_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, scale_columns=128, groups=1, **options):
+    out, lse = results_of_fakes(q, kv_cache, block_table, cache_seqlens, **options)
+    return (*fp8_of_fakes(out, scale_columns, groups), lse)
 
 
 def _combine(partial_out, partial_lse, attn_sink=None, dtype=None):
@@ -75,9 +102,11 @@ def _combine_fake(partial_out, partial_lse, attn_sink=None, dtype=None):
 
 
 define(f"plan(Tensor q, Tensor kv_cache, {_TOKENS}{_CALLS}) -> Tensor", _plan, _plan_fake)
-define(f"decode(Tensor q, Tensor kv_cache, {_DECODE}) -> (Tensor, Tensor)", _decode, results_of_fakes)
-define(f"decode_out(Tensor q, Tensor kv_cache, {_DECODE}, Tensor(a!) out, Tensor(b!) lse) -> ()", _decode_out,
+define(f"decode(Tensor q, Tensor kv_cache, {_DECODE}{_EDGES}) -> (Tensor, Tensor)", _decode, results_of_fakes)
+define(f"decode_out(Tensor q, Tensor kv_cache, {_DECODE}{_EDGES}, Tensor(a!) out, Tensor(b!) lse) -> ()", _decode_out,
        nothing)
+define(f"decode_fp8(Tensor q, Tensor kv_cache, {_DECODE}{_EDGES}, int scale_columns=128, int groups=1)"
+       " -> (Tensor, Tensor, Tensor)", _decode_fp8, _decode_fp8_fake)
 define("combine(Tensor partial_out, Tensor partial_lse, Tensor? attn_sink=None, ScalarType? dtype=None)"
        " -> (Tensor, Tensor)", _combine, _combine_fake)
 
@@ -87,8 +116,8 @@ def plan(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None, cach
     """The plan of a step, for decode() of tensors of these shapes: an opaque uint8 tensor.
 
     Options are those of decode(), without softmax_scale, attn_sink, kv_scale and q_scale, on which no plan depends, and
-    with calls_per_plan=0: how many calls of decode() get this plan, 1 for a draft model of one layer; 0: many. The plan
-    stays right when lengths change, if not balanced; the one exception is batch_invariant, which needs a new plan. For
+    with calls_per_plan=0: how many calls of decode() get this plan, 1 for a draft model of one layer; 0: many. Calls with
+    edges are told by q_edge (q_norm or q_rotate) and out_edge (out_rotate, decode_fp8()). The plan stays right when lengths change, if not balanced; the one exception is batch_invariant, which needs a new plan. For
     other shapes, options or devices the CPU refuses the plan, and a GPU does not check.
     """
     return call(torch.ops.flashlatent.plan, q, kv_cache, block_table, cache_seqlens, **options)
@@ -103,6 +132,8 @@ def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
              extra_block_table, extra_cache_seqlens), page_size, extra_page_size, kv_format, scales, extra_kv_format,
              kv_scale, q_scale, products="auto", shard,
              typical_tokens=0, plan, what plan() returned with the same options (without it the call plans for itself),
+             the edges q_norm=0., q_rotate and out_rotate, each (positions, table), with
+             pairs="gptj" and table_layout="halves",
              and check_inputs=False: True raises for lengths and page numbers out of range, on a GPU after waiting for
              the stream
     """
@@ -116,6 +147,15 @@ def decode_out(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None
     """decode() into the caller's tensors: out like q with last dimension v_dim, lse fp32 (batch, h_q, s_q)."""
     call(torch.ops.flashlatent.decode_out, q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale,
          out=out, lse=lse, **options)
+
+
+def decode_fp8(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
+               cache_seqlens: Optional[Tensor] = None, *, softmax_scale: float, scale_columns: int = 128, groups: int = 1,
+               **options) -> Tuple[Tensor, Tensor, Tensor]:
+    """decode() whose output is cast to FP8 and not kept: returns (codes, scales, lse), codes as float8_e4m3fn; what they
+    are, finish_outputs() says. `options` as in decode()."""
+    return call(torch.ops.flashlatent.decode_fp8, q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale,
+                scale_columns=scale_columns, groups=groups, **options)
 
 
 def combine(partial_out: Tensor, partial_lse: Tensor, attn_sink: Optional[Tensor] = None,

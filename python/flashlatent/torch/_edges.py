@@ -21,6 +21,10 @@ def _finish_outputs(out, **options):
 
 def _finish_outputs_fake(out, positions=None, table=None, pairs="gptj", table_layout="halves", scale_columns=128,
                          groups=1, column_order="heads"):
+    return fp8_of_fakes(out, scale_columns, groups, column_order)
+
+
+def fp8_of_fakes(out, scale_columns, groups, column_order="heads"):
     count, columns = out.shape[:-2].numel(), out.shape[-2] // groups * out.shape[-1]
     if column_order == "tiles":
         codes = out.new_empty((count, groups, columns), dtype=torch.float8_e4m3fn)

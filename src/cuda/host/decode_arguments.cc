@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/edge_rows.h"
 #include "core/formats/formats.h"
 #include "core/query_parts.h"
 #include "core/return_if_error.h"
@@ -25,13 +26,34 @@ const ConstTensorView& cache_of(const DecodeInputs& inputs) {
   return inputs.key_cache.present() ? inputs.key_cache : inputs.kv_cache;
 }
 
+sm90::EdgeArguments edge_arguments(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                   const DecodeOutputs& outputs) {
+  sm90::EdgeArguments edges = {};
+  edges.norm = inputs.q_norm;
+  edges.query = edges::rotary_of(inputs.q_rotate, /*back=*/false);
+  edges.output = edges::rotary_of(inputs.out_rotate, /*back=*/true);
+  edges.group_heads = Divisor(1);
+  const Fp8Output& fp8 = outputs.out_fp8;
+  if (!fp8.present()) return edges;
+  edges.codes = static_cast<std::uint8_t*>(fp8.codes.data);
+  edges.scales = static_cast<float*>(fp8.scales.data);
+  edges.code_token_stride = fp8.codes.strides[0];
+  edges.code_group_stride = fp8.codes.strides[1];
+  edges.group_heads = Divisor(static_cast<int>(problem.query.heads / fp8.codes.shape[1]));
+  edges.scale_lines = static_cast<int>(fp8.scales.shape[1]);
+  edges.tokens = fp8.codes.shape[0];
+  edges.padded_tokens = fp8.scales.shape[2];
+  return edges;
+}
+
 }  // namespace
 
 sm90::DecodeArguments decode_arguments(const DecodeCall& call) {
   constexpr int kEndless = (1U << 31) - 1;  // above the number of every row
-  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held] = call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice] =
+      call;
   const ConstTensorView q = with_batch(inputs.q);
-  const TensorView out = with_batch(outputs.out);
+  const TensorView out = outputs.out.present() ? with_batch(outputs.out) : TensorView{};
   const bool sparse = problem.sparse.enabled, token_items = has_token_items(problem);
   const ConstTensorView& entries = sparse ? inputs.indices : inputs.block_table;
   const ConstTensorView& lengths = sparse ? inputs.topk_length : inputs.cache_seqlens;
@@ -93,7 +115,9 @@ sm90::DecodeArguments decode_arguments(const DecodeCall& call) {
   const bool masked = args.causal || (problem.options.window > 0 && !token_items);
   if (masked) args.spans = held.spans;
   args.spans_stride = problem.query.tokens;
+  args.choice = choice;
   args.max_logits = {static_cast<float*>(max_logits.data), max_logits.strides[0], max_logits.strides[1]};
+  args.edges = edge_arguments(problem, inputs, outputs);
   return args;
 }
 

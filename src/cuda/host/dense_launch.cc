@@ -34,18 +34,6 @@ Status query_maps(const DecodeCall& call, const BoxMaps& boxes, DenseLaunch& lau
   return make(call.inputs.q_rope.present() ? "q_rope" : "q", rope, launch.query.rope);
 }
 
-/// Sparse requests without topk_length all have the same length. If they also stay whole, part k is request k
-/// whatever the plan says, and the kernel need not wait for the plan (1.5 us).
-schedule::Geometry geometry_of(const DecodeCall& call) {
-  const schedule::Geometry& g = call.geometry;
-  if (!call.problem.sparse.enabled || call.inputs.topk_length.present() ||
-      call.inputs.extra_topk_length.present() || call.inputs.extra_cache_seqlens.present() ||
-      g.partition != schedule::Partition::kLine)
-    return g;
-  const std::optional<schedule::Geometry> whole = schedule::whole_items(g);
-  return whole && schedule::estimate(*whole) <= schedule::estimate(g) ? *whole : g;
-}
-
 /// The loading that this call needs: a cache without pages cannot be loaded with TMA boxes.
 Loading loading_from(const DecodeProblem& problem, const ConstTensorView& kv_cache) {
   const Loading loading = loading_of(problem);
@@ -66,7 +54,7 @@ const DenseInstance* find_instance(std::initializer_list<std::span<const DenseIn
 
 Status launch_dense(const DecodeCall& planned,
                     const DenseInstance* (*find)(const DecodeCall& call, Loading loading)) {
-  const schedule::Geometry geometry = geometry_of(planned);
+  const schedule::Geometry geometry = geometry_of_call(planned.problem, planned.inputs, planned.geometry);
   const DecodeCall call = planned.with(geometry);
   const ConstTensorView& cache = call.inputs.kv_cache;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", call.inputs.q, 16));

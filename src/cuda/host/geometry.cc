@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/sm90/walk/merge_room.h"
+#include "plan/host_plan.h"
 
 namespace flashlatent::cuda {
 
@@ -29,6 +30,15 @@ std::size_t decode_workspace_bytes(const DecodeProblem& problem, const schedule:
   // The line leaves at most two partial results a multiprocessor.
   if (!problem.options.batch_invariant) rows = std::max(rows, std::int64_t{2} * kMostSms * g.tile_rows);
   return rows == 0 ? 0 : sm90::kMergeStateBytes + rows * (problem.cache.v_dim + 1) * sizeof(float);
+}
+
+schedule::Geometry geometry_of_call(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                    const schedule::Geometry& planned) {
+  if (!problem.sparse.enabled || inputs.topk_length.present() || inputs.extra_topk_length.present() ||
+      inputs.extra_cache_seqlens.present() || planned.partition != schedule::Partition::kLine)
+    return planned;
+  const std::optional<schedule::Geometry> whole = schedule::whole_items(planned);
+  return whole && schedule::estimate(*whole) <= schedule::estimate(planned) ? *whole : planned;
 }
 
 }  // namespace flashlatent::cuda

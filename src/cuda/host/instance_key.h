@@ -31,6 +31,7 @@ struct InstanceKey {
   int team = 1;     ///< CTAs that share the blocks of a segment; 0: as many as the geometry says.
   /// Sparse prefill: items by schedule::Partition::kTurns, and the largest scores are written.
   bool turns = false;
+  bool edges = false;  ///< Has it the edges of the layer in its own passes?
 
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };

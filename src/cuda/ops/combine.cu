@@ -6,6 +6,7 @@
 #include "cuda/host/combine_arguments.h"
 #include "cuda/host/launch.h"
 #include "cuda/sm90/merge/merge_units.cuh"
+#include "cuda/sm90/walk/leaves.cuh"
 #include "plan/even_shares.h"
 
 namespace flashlatent::cuda {
@@ -108,6 +109,7 @@ __global__ void __launch_bounds__(kWarps * 32, Share::kResident)
   const schedule::Geometry& g = args.geometry;
   const int warp = threadIdx.x / 32;
   cudaTriggerProgrammaticLaunchCompletion();  // lets the next launch take its place in the queue
+  if (sm90::leaves(args)) return;
   // The plan was complete before the previous launch let this one begin.
   const int merges = kTold != Told::kByPlan ? g.requests : args.plan_header->merges;
   auto merge_at = [&](int i) {

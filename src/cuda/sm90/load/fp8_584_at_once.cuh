@@ -51,9 +51,9 @@ class Fp8_584AtOnce {
   }
 
   /// Called by all threads of the CTA, once. Returns the number of blocks; the last one is left out if by
-  /// lengths it has no tokens.
-  template <class Buffer, class State>
-  __device__ __forceinline__ int load(Buffer* buffers, State* states) {
+  /// lengths it has no tokens. `meanwhile()` is called while the bytes of rows are under way.
+  template <class Buffer, class State, class Meanwhile>
+  __device__ __forceinline__ int load(Buffer* buffers, State* states, Meanwhile meanwhile) {
     const int asked = __ldcg(asked_);
     int entries[kMostBlocks], counts[kMostBlocks];
 #pragma unroll
@@ -66,6 +66,7 @@ class Fp8_584AtOnce {
     Block block[kMostBlocks];
     ask(block[0], 0, entries[0], counts[0]);
     if (blocks > 1) ask(block[1], 1, entries[1], counts[1]);
+    meanwhile();
     convert(block[0], buffers[0].tiles, states[0]);
     if (blocks > 1) convert(block[1], buffers[1].tiles, states[1]);
     return blocks;

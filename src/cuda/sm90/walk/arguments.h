@@ -6,7 +6,9 @@
 #include <cstdint>
 
 #include "core/divisor.h"
+#include "core/rotation.h"
 #include "cuda/sm90/walk/merge_room.h"
+#include "plan/chosen_kernel.h"
 #include "plan/token_lists.h"
 
 namespace flashlatent::sm90 {
@@ -102,6 +104,18 @@ struct MaxLogits {
   std::int64_t token_stride, head_stride;
 };
 
+/// The edges of the layer, for instances that have them in their own passes.
+struct EdgeArguments {
+  float norm;                   // epsilon; 0: none
+  edges::Rotary query, output;  // without positions: none
+  std::uint8_t* codes;          // of the FP8 output; null: none
+  float* scales;                // one for 128 columns
+  std::int64_t code_token_stride, code_group_stride;
+  Divisor group_heads;
+  int scale_lines;  // of 128 columns, in a group
+  std::int64_t tokens, padded_tokens;
+};
+
 struct DecodeArguments {
   schedule::Geometry geometry;
   Divisor lanes, sharers;  // geometry.lanes; items of a request, which share a length or have their own
@@ -122,6 +136,8 @@ struct DecodeArguments {
   const TokenSpan* spans;
   int spans_stride;      // query tokens of a request
   MaxLogits max_logits;  // only with schedule::Partition::kTurns
+  schedule::ChosenKernel choice;
+  EdgeArguments edges;
 };
 
 }  // namespace flashlatent::sm90

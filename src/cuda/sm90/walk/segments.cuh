@@ -2,6 +2,7 @@
 // blocks. CTAs are numbered by part, then lane, then rank in the team.
 #pragma once
 
+#include "cuda/sm90/walk/leaves.cuh"
 #include "cuda/sm90/walk/listed_tokens.cuh"
 #include "cuda/sm90/walk/row_tile.cuh"
 #include "plan/team_shares.h"

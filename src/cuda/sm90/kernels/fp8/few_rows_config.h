@@ -15,7 +15,9 @@ namespace flashlatent::fp8::few_rows {
 /// (merge/merge_step.cuh). Decided at run time it takes small calls 0.3 to 0.6 us longer; why is not known.
 /// kTeam_: CTAs of a cluster that share a segment's blocks. kAlone_: for fp8_584; a CTA has a share of one
 /// item, or whole items by kTurns (walk/listed_items.cuh).
-template <int kRows_, bool kMerges_, int kTeam_ = 1, Tokens kTokens_ = Tokens::kFp8_656, bool kAlone_ = false>
+/// kEdges_: the edges of the layer in the kernel's own passes, with kAlone_.
+template <int kRows_, bool kMerges_, int kTeam_ = 1, Tokens kTokens_ = Tokens::kFp8_656, bool kAlone_ = false,
+          bool kEdges_ = false>
 struct Config {
   using Element = __nv_bfloat16;
   static constexpr Tokens kTokens = kTokens_;
@@ -33,6 +35,8 @@ struct Config {
   static constexpr bool kLists = kFp8_584;  // two lists of tokens; else one
   static constexpr bool kListsInRegisters = true;
   static constexpr bool kAlone = kAlone_;
+  static constexpr bool kEdges = kEdges_;
+  static_assert(!kEdges || kAlone);
   static_assert(kFp8_584 ? kTeam == 1 && !(kAlone && kMerges) : !kAlone);
   // The computing warpgroups: they score blocks alternately, and each has half of the output of all blocks.
   static constexpr int kWarpgroups = 2;

@@ -132,6 +132,7 @@ __device__ __forceinline__ void run(const sm90::DecodeArguments& args, const CUt
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  if constexpr (Config::kEdges) sm90::fetch_constants(args.edges);
   set_up<Config>(shared);
   const bool loads = threadIdx.x >= Config::kComputeThreads;
   if constexpr (Config::kTeam > 1) {

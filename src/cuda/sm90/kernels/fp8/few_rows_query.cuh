@@ -9,6 +9,7 @@
 
 #include "cuda/sm90/kernels/fp8/few_rows_smem.cuh"
 #include "cuda/sm90/load/q_loader.cuh"
+#include "cuda/sm90/load/query_edge.cuh"
 #include "cuda/sm90/load/query_max.cuh"
 #include "cuda/sm90/math/softmax.cuh"
 #include "cuda/sm90/ptx/convert.cuh"
@@ -25,12 +26,11 @@ class QueryShare {
   __device__ __forceinline__ QueryShare(const Shared& shared, bool is_e4m3) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int index = thread() + i * Config::kComputeThreads;
-      const int row = index / kRowUnits;
+      const int row = row_of(i);
       values_[i] = make_uint4(0, 0, 0, 0);
       if (row >= Config::kRows) continue;
-      const bool is_rope = kFirstUnits < kRowUnits && index % kRowUnits >= kFirstUnits;
-      const int unit = index % kRowUnits - (is_rope ? kFirstUnits : 0);
+      const bool is_rope = kFirstUnits < kRowUnits && unit_of(i) >= kFirstUnits;
+      const int unit = unit_of(i) - (is_rope ? kFirstUnits : 0);
       const uint4* query = is_rope ? shared.row_query[row].rope : shared.row_query[row].first;
       if (query == nullptr) continue;
       if (Config::kE4m3 && is_e4m3) {
@@ -40,6 +40,13 @@ class QueryShare {
         values_[i] = __ldg(query + unit);
       }
     }
+  }
+
+  /// Normalises and rotates rows: a warp has whole ones.
+  __device__ __forceinline__ void prepare(const sm90::QueryRowEdge& edge) {
+    static_assert(Config::kEdges && kCount % 2 == 0);
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) edge.apply(values_[i], values_[i + 1]);
   }
 
   /// The warp's largest finite magnitude, as bf16.
@@ -94,15 +101,25 @@ class QueryShare {
     return thread;
   }
 
+  /// The row of this thread's i-th eight columns, and their place in it. With edges a lane has two words of
+  /// each of its warp's rows, 32 apart.
+  __device__ __forceinline__ static int row_of(int i) {
+    if constexpr (Config::kEdges) return thread() / 32 + i / 2 * (Config::kComputeThreads / 32);
+    return (thread() + i * Config::kComputeThreads) / kRowUnits;
+  }
+  __device__ __forceinline__ static int unit_of(int i) {
+    if constexpr (Config::kEdges) return thread() % 32 + i % 2 * 32;
+    return (thread() + i * Config::kComputeThreads) % kRowUnits;
+  }
+
   /// This thread's i-th eight columns: a row, and the place in it.
   template <class Take>
   __device__ __forceinline__ static void for_each_unit(Take take) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int index = thread() + i * Config::kComputeThreads;
-      const int row = index / kRowUnits, unit = index % kRowUnits;
+      const int row = row_of(i);
       if (row >= Config::kRows) break;
-      take(i, row, unit);
+      take(i, row, unit_of(i));
     }
   }
   /// The j-th pair of eight columns, which are the first half of the lane's columns in a tile if `half` is

@@ -41,6 +41,14 @@ struct WalkMemory {
 };
 struct NoWalk {};
 
+/// Additions for the edges of the layer.
+template <class Config>
+struct LayerEdges {
+  int request, token;                  // of the tile's query token
+  std::uint8_t* codes[Config::kRows];  // of rows; null: no such row
+};
+struct NoEdges {};
+
 template <class Config>
 using WorkQueue = sm90::WorkQueueOf<std::conditional_t<(Config::kTeam > 1), TeamWork, sm90::Work>>;
 
@@ -85,6 +93,7 @@ struct alignas(1024) SharedMemory {
   std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
   std::conditional_t<Config::kMerges, sm90::MergeBegun, NoMerge> merge;
   std::conditional_t<Config::kLists, WalkMemory<Config>, NoWalk> walks;
+  std::conditional_t<Config::kEdges, LayerEdges<Config>, NoEdges> edges;
 
   /// What the loader by lists waits for after its first block.
   __device__ __forceinline__ ptx::Barrier& first_query() { return has_query; }

@@ -84,6 +84,7 @@ const DecodeKernel kFp8Rows32Kernel = {
     .declines = declines,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(fp8::launch),
+    .fuses = fp8::fuses,
 };
 
 const DecodeKernel kFp8Rows16Team8Kernel = {

@@ -28,6 +28,7 @@
 #include "cuda/sm90/kernels/fp8/products.cuh"
 #include "cuda/sm90/kernels/fp8/ring_place.cuh"
 #include "cuda/sm90/math/column_exchange.cuh"
+#include "cuda/sm90/merge/cast_columns.cuh"
 
 namespace flashlatent::fp8::few_rows {
 
@@ -46,6 +47,12 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     if (threadIdx.x >= kRows) return;
     shared_.base[threadIdx.x] = -INFINITY;
     shared_.finite_base[threadIdx.x] = kNoBase;
+    if constexpr (Config::kEdges) {
+      if (threadIdx.x == 0) {
+        shared_.edges.request = tile.request;
+        shared_.edges.token = tile.first_token;
+      }
+    }
     locate_row(tile, threadIdx.x);
   }
   /// Q of that tile.
@@ -92,12 +99,17 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     if constexpr (Config::kFp8_584) {
       if (me_ == 1) Block::put_rope_in_pairs(o_[kRopeChunk], thread());
     }
+    if constexpr (Config::kEdges) turn_back();
+    const auto codes = code_rows();
     const typename Base::OutputRows rows =
         this->output_rows();  // once all have synchronised, the next segment's take their place
     meet();
     const auto factor = columns_of(shared_.row_factor);
     if (work.segment.partial >= 0) {
       this->write(o_, factor, tile().rows, args_.partial.out + first_row * Config::kVDim);
+    } else if constexpr (Config::kEdges) {
+      if (args_.output.out != nullptr) this->write(o_, factor, rows);
+      if (args_.edges.codes != nullptr) cast(codes);
     } else {
       this->write(o_, factor, rows);
     }
@@ -118,6 +130,45 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
 
   __device__ __forceinline__ const sm90::RowTile& tile() const {
     return work_->tile;
+  }
+
+  /// Whole items alone are turned and cast.
+  __device__ __forceinline__ void turn_back() {
+    if (me_ != 1 || args_.edges.output.positions == nullptr) return;
+    float(&x)[kRows / 2] = o_[kRopeChunk];
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) {
+      if (i % 4 >= 2) continue;
+      const float2 pair = sm90::turned(x[i], x[i + 2], angle_);
+      x[i] = pair.x;
+      x[i + 2] = pair.y;
+    }
+  }
+  /// Where the codes of this thread's rows go.
+  struct CodeRows {
+    std::uint8_t* of_column[Config::kEdges ? kRows / 4 : 1];
+  };
+  __device__ __forceinline__ CodeRows code_rows() const {
+    CodeRows rows;
+    if constexpr (Config::kEdges) {
+#pragma unroll
+      for (int i = 0; i < kRows / 4; ++i) {
+        rows.of_column[i] = shared_.edges.codes[i / 2 * 8 + fragment().column + i % 2];
+      }
+    }
+    return rows;
+  }
+  struct Threads {
+    __device__ __forceinline__ static int thread() { return Base::thread(); }
+    __device__ __forceinline__ static int column() { return Base::fragment().column; }
+  };
+  __device__ __forceinline__ void cast(const CodeRows& codes) const {
+    using Cast = sm90::CastColumns<Threads, kAlone, Config::kPartChunks, kRows / 2>;
+    static_assert(sizeof(typename Cast::Memory) <= sizeof(shared_.p));
+    Cast(o_, me_, reinterpret_cast<typename Cast::Memory&>(shared_.p))
+        .write(
+            args_, tile(), shared_.row_factor, [&](int i, int) { return codes.of_column[i]; },
+            this->first_column(), 0);
   }
 
   __device__ __forceinline__ void start() {
@@ -145,12 +196,17 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   __device__ __forceinline__ void locate_row(const sm90::RowTile& tile, int n) {
     if constexpr (!Config::kLists) shared_.rows.find(args_, tile, n);
     shared_.row_query[n] = {nullptr, nullptr};
+    if constexpr (Config::kEdges) shared_.edges.codes[n] = nullptr;
     if constexpr (Config::kE4m3) {
       shared_.row_scale[n] = args_.scale_log2 * cache_scale(args_) * query_scale(args_.query, tile, n);
     }
     shared_.row_place[n] = sm90::RowPlace<__nv_bfloat16>::find(args_, tile, n);
     if (n >= tile.rows) return;
     shared_.row_query[n].first = query_row(args_.query.first, tile, n);
+    if constexpr (Config::kEdges) {
+      if (args_.edges.codes != nullptr)
+        shared_.edges.codes[n] = sm90::codes_of_row<Config::kVDim>(args_, tile, n);
+    }
     if constexpr (query_parts::has_rope(Config::kQkDim)) {
       shared_.row_query[n].rope = query_row(args_.query.rope, tile, n);
     }
@@ -169,7 +225,8 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
 
   /// All have done with the previous Q: they have synchronised since.
   __device__ __forceinline__ void take_query() {
-    const QueryShare<SharedMemory<Config>> share(shared_, is_e4m3_query());
+    QueryShare<SharedMemory<Config>> share(shared_, is_e4m3_query());
+    if constexpr (Config::kEdges) prepare_query(share);
     if (is_e4m3_query()) {
       share.store_codes(shared_);
       ptx::arrive(shared_.has_query);
@@ -192,6 +249,20 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
       scale_ = args_.scale_log2 * unit;
     }
     meet();
+  }
+
+  /// Normalises and rotates Q, and loads the angle by which the output is turned.
+  template <class Share>
+  __device__ __forceinline__ void prepare_query(Share& share) {
+    const sm90::EdgeArguments& edges = args_.edges;
+    const int request = shared_.edges.request, token = shared_.edges.token;
+    if (me_ == 1 && edges.output.positions != nullptr) {
+      angle_ =
+          edges.output.angle(edges.output.position(request, token), thread() / 32 * 8 + thread() % 32 / 4);
+    }
+    if (edges.norm == 0 && edges.query.positions == nullptr) return;
+    const bool turns = edges.query.positions != nullptr;
+    share.prepare(sm90::QueryRowEdge(edges, turns ? edges.query.position(request, token) : 0));
   }
 
   __device__ __forceinline__ std::uint32_t block_address(int slot) const {
@@ -492,6 +563,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   bool has_taken_query_ = false;  // of two lists: the call's first
   Units units_;                   // fp8_584: of this thread's tokens of this warpgroup's block
   Columns sums_;                  // of this thread's tokens
+  edges::Angle angle_;            // by which this thread's RoPE columns of the output are turned
   float s_[kRows / 2];
   typename Base::Accumulators o_;
 };

@@ -13,6 +13,7 @@ using E4m3TeamInstances = std::array<cuda::DenseInstance, kE4m3TeamKeys.size()>;
 using FewRows584Instances = std::array<cuda::DenseInstance, kFewRows584Keys.size()>;
 using RecordsInstances = std::array<cuda::DenseInstance, kRecordsKeys.size()>;
 using Rows64Instances = std::array<cuda::DenseInstance, kRows64Keys.size()>;
+using EdgesInstances = std::array<cuda::DenseInstance, kEdgesKeys.size()>;
 
 extern const FewRowsInstances kFewRows;
 extern const FewRowsInstances kMergingFewRows;  // CTAs run the combine step, too
@@ -25,5 +26,6 @@ extern const FewRows584Instances kMergingFewRows584;
 extern const FewRows584Instances kAlone584;
 extern const RecordsInstances kRecords;
 extern const Rows64Instances kRows64Instances;
+extern const EdgesInstances kEdges;
 
 }  // namespace flashlatent::fp8

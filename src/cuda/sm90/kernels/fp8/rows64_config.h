@@ -11,9 +11,12 @@
 
 namespace flashlatent::fp8::rows64 {
 
-template <Tokens kTokens_>
+/// kEdges_: the edges of the layer in the kernel's own passes, for fp8_584.
+template <Tokens kTokens_, bool kEdges_ = false>
 struct Config {
   static constexpr Tokens kTokens = kTokens_;
+  static constexpr bool kEdges = kEdges_;
+  static_assert(!kEdges || kTokens == Tokens::kFp8_584);
   static constexpr bool kFp8_584 = kTokens == Tokens::kFp8_584;
   static constexpr bool kE4m3 = is_e4m3(kTokens);
   static constexpr bool kBoxes = kTokens == Tokens::kE4m3Boxes;

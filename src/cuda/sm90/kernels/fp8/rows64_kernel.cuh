@@ -48,7 +48,10 @@ __device__ __forceinline__ void score(SharedMemory<Config>& shared, const sm90::
     const sm90::Work& work = position.get();
     const bool begun = has_query;
     has_query = false;
-    if (work.blocks() <= 0) continue;
+    if (work.blocks() <= 0) {
+      if (begun) scorer.forget_first();
+      continue;
+    }
     if (!begun) scorer.begin(work);
     scorer.look_ahead(position.next_listed());
     scorer.attend(work);
@@ -96,6 +99,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
     for (int& restarts : shared.restarts) restarts = 0;
     if constexpr (Config::kAsksAhead) shared.lists.next_query.request = -1;
+    if constexpr (Config::kEdges) shared.edges.turned = 0;
     shared.segments.init(Config::kComputeThreads + LoaderOf<SharedMemory<Config>>::kThreads);
     MergeStep<Config>::init(shared.merge);
     ptx::init(shared.has_query, 1);
@@ -123,6 +127,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if (threadIdx.x == Config::kOutputThreads && args.query.rows_in_boxes)
     sm90::prefetch_query_maps<Config::kQkDim>(query_maps);
   if (Config::kBoxes && threadIdx.x == Config::kComputeThreads) ptx::prefetch_map(kv_map);
+  if constexpr (Config::kEdges) sm90::fetch_constants(args.edges);
   set_up<Config>(shared);
   if constexpr (!Config::kAsksAhead) sm90::wait_for_launch_before();  // else what shapes tell comes before
   if (threadIdx.x >= Config::kComputeThreads) {

@@ -76,7 +76,13 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     if constexpr (Config::kFp8_584) {
       if (has_rope()) pair_rope();
     }
+    if constexpr (Config::kEdges) {
+      if (work.blocks() > 0) turn_back();
+    }
     meet_both();
+    if constexpr (Config::kEdges) {
+      if (threadIdx.x == 0 && work.blocks() > 0) ++shared_.edges.turned;
+    }
     if (sharer() == 0) finish_row(work, row());
     if constexpr (!Config::kRowsAlike) {
       if (this->is_poisoned()) [[unlikely]] {
@@ -87,27 +93,53 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     meet_both();
     if (work.segment.partial >= 0) {
       write_partial(work);
+    } else if constexpr (Config::kEdges) {
+      if (args_.output.out != nullptr) write();
+      if (args_.edges.codes != nullptr) cast(work);
     } else {
       write();
     }
+  }
+
+  /// Turns RoPE's columns of the item's output, which are in pairs.
+  __device__ __forceinline__ void turn_back() {
+    const auto& angles = shared_.edges.output[shared_.edges.turned % LayerEdges::kItems];
+    if (args_.edges.output.positions == nullptr || !has_rope()) return;
+    const edges::Angle angle = angles[thread() / 32 * 8 + last_pair()];
+    float(&x)[kRows / 2] = o_[Config::kPartChunks - 1];
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) {
+      if (i % 4 >= 2) continue;
+      const float2 pair = sm90::turned(x[i], x[i + 2], angle);
+      x[i] = pair.x;
+      x[i + 2] = pair.y;
+    }
+  }
+  __device__ __forceinline__ void cast(const sm90::Work& work) {
+    static_assert(Config::kPartChunks == 4 &&
+                  2 * sizeof(OutputCast::Room) <= sizeof(shared_.p) + sizeof(shared_.plain));
+    auto* rooms = reinterpret_cast<OutputCast::Room*>(shared_.p);
+    OutputCast(o_, me_, rooms[me_], shared_.edges.factors[me_])
+        .write(args_, work.tile, shared_.factor, shared_.edges.codes, has_rope());
   }
 
   using Base::args_, Base::first_column, Base::kRows, Base::me_, Base::shared_, Base::thread;
   static constexpr int kTokens = Config::kShareTokens;
   static constexpr int kSteps = 2 * Config::kPartChunks;  // of a block's product
 
-  struct Threads {
-    __device__ __forceinline__ static int thread() { return Base::thread(); }
-    __device__ __forceinline__ static int column() { return Base::column(); }
-  };
+  using Threads = OutputThreads;
 
   __device__ __forceinline__ static void meet_both() {
     ptx::named_sync(kOutputsBarrier, Config::kOutputThreads);
   }
 
   // This thread's row of P and of statistics, and its number among the row's threads.
-  __device__ __forceinline__ static int row() { return thread() % kRows; }
-  __device__ __forceinline__ int sharer() const { return me_ * 2 + thread() / kRows; }
+  __device__ __forceinline__ static int row() {
+    return thread() % kRows;
+  }
+  __device__ __forceinline__ int sharer() const {
+    return me_ * 2 + thread() / kRows;
+  }
 
   /// Stores P^T of the block that has been scored to shared memory, with the base so far, when the previous P
   /// is no longer read. Before all threads have stored theirs, prepares the begin of V's product. Returns
@@ -126,7 +158,9 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   }
 
   /// Scales of the tokens of the block that has been scored.
-  __device__ __forceinline__ TokenScales<Config>& tokens() const { return shared_.tokens[slot_.slot()]; }
+  __device__ __forceinline__ TokenScales<Config>& tokens() const {
+    return shared_.tokens[slot_.slot()];
+  }
 
   __device__ __forceinline__ float score(int i) const {
     return shared_.scores.of_token[sharer() * kTokens + i][Scores<Config>::place(i, row())];

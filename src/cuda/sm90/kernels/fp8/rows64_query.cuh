@@ -29,7 +29,9 @@ class Query {
     const sm90::RowTile& tile = work.tile;
     find_thread();
     meet<1>();
-    if (!is_asked()) copy(tile);
+    const bool asked = is_asked();
+    if (!asked) copy(tile);
+    load_angle(tile, asked);
     if (!Config::kRowsAlike && thread_ < kRows) shared_.scored_rows.find(args_, tile, thread_);
     ptx::wait(shared_.has_query, parity_);
     parity_ ^= 1;
@@ -40,7 +42,12 @@ class Query {
                              ? bring_to_fp16<Config::kComputeGroups, kScorerTiles>(tile, Config::kOutputs)
                              : bring_to_fp16<1, Config::kQueryTiles>(tile, 0);
     is_first_ = false;
+    if constexpr (Config::kEdges) ++items_;
     return args_.scale_log2 * sm90::power_of_two(127 - exponent);
+  }
+  /// The output warpgroups do not count an item without blocks.
+  __device__ __forceinline__ void forget_angles() {
+    if constexpr (Config::kEdges) --items_;
   }
   /// By the output warpgroups, at a call's first segment with blocks: each does its share of take().
   __device__ __forceinline__ void help(const sm90::Work& work) {
@@ -58,9 +65,10 @@ class Query {
       rows = next->tile.in_line(args_.query);
   }
   /// By the scorer, when all of its products with this Q are done.
-  __device__ __forceinline__ void ask_ahead() const {
+  __device__ __forceinline__ void ask_ahead() {
     meet<1>();
     if (threadIdx.x % 128 == 0 && shared_.lists.next_query.request >= 0) ask(shared_.lists.next_query);
+    load_next_position();
   }
 
   /// Prefetches a later tile's Q, so that it need not come from memory when it is taken.
@@ -113,7 +121,18 @@ class Query {
     const int first = group * kHelperTiles;
     auto& query_max = reinterpret_cast<int(&)[4 * kGroups]>(shared_.query_max);
     if constexpr (Config::kGuessesQuery) {
-      if (convert_by_guess(tile)) return kGuess;
+#pragma unroll 1
+      for (int attempt = 0;; ++attempt) {  // one place in the code measures Q
+        measure();
+        if (attempt > 0) break;
+        if (convert_by_guess(tile)) return kGuess;
+      }
+      if constexpr (Config::kEdges) {
+        edge().apply(args_.edges.norm, args_.edges.query.positions != nullptr);
+        norm_factor_ = 1;
+        is_turned_ = true;
+        meet<kGroups>();  // other threads read what this one has written
+      }
     }
     const int max =
         static_cast<int>(sm90::QueryMax<kTiles, 128>(shared_.q[first], thread_, tile.rows).of_warp());
@@ -155,6 +174,50 @@ class Query {
     return false;
   }
 
+  /// Loads a pair's angle of the item's query token, by threads of 64; `asked`: its position has been loaded.
+  __device__ __forceinline__ void load_angle(const sm90::RowTile& tile, bool asked) {
+    if constexpr (Config::kEdges) {
+      const edges::Rotary& rotary = turns_query() ? args_.edges.query : args_.edges.output;
+      angle_ = {1, 0};
+      if (thread_ >= 2 * sm90::kRotatedPairs || rotary.positions == nullptr) return;
+      angle_ = rotary.angle(asked ? next_position_ : rotary.position(tile.request, tile.first_token),
+                            thread_ % sm90::kRotatedPairs);
+    }
+  }
+  /// Whether this thread has an angle of the query, not of the output.
+  __device__ __forceinline__ bool turns_query() const {
+    return thread_ < sm90::kRotatedPairs;
+  }
+  /// Loads the position of the next item, whose Q has been asked for.
+  __device__ __forceinline__ void load_next_position() {
+    if constexpr (Config::kEdges) {
+      find_thread();
+      const sm90::RowsInLine& rows = shared_.lists.next_query;
+      const edges::Rotary& rotary = turns_query() ? args_.edges.query : args_.edges.output;
+      if (rows.request < 0 || thread_ >= 2 * sm90::kRotatedPairs || rotary.positions == nullptr) return;
+      next_position_ = rotary.position(rows.request, args_.query.group.quotient(rows.first));
+    }
+  }
+
+  __device__ __forceinline__ sm90::QueryEdge<Config::kQueryTiles> edge() const {
+    return {shared_.edges.query, ptx::shared_address(shared_.q[0]), thread_};
+  }
+  /// Finds the factor of the norm for this thread's row of Q as it came from memory, and publishes angles.
+  __device__ __forceinline__ void measure() {
+    if constexpr (Config::kEdges) {
+      const float epsilon = args_.edges.norm;
+      if (epsilon > 0) edge().add_squares();
+      LayerEdges& edges = shared_.edges;
+      if (thread_ < 2 * sm90::kRotatedPairs) {
+        (turns_query() ? edges.query.angles
+                       : edges.output[items_ % LayerEdges::kItems])[thread_ % sm90::kRotatedPairs] = angle_;
+      }
+      meet<1>();
+      norm_factor_ = edge().factor(epsilon);
+      is_turned_ = args_.edges.query.positions == nullptr;
+    }
+  }
+
   /// As it is in memory.
   __device__ __forceinline__ void copy(const sm90::RowTile& tile) const {
     if (args_.query.rows_in_boxes) {
@@ -190,6 +253,12 @@ class Query {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         to[i] = units[i];
+        if constexpr (Config::kEdges) {
+          const bool turns = tile == kRope && !is_turned_;
+          const edges::Angle* angles = shared_.edges.query.angles + (thread_ / kRows * 4 + i) * 4;
+          next[i] =
+              sm90::QueryEdge<Config::kQueryTiles>::prepared(next[i], norm_factor_, turns ? angles : nullptr);
+        }
         if constexpr (Config::kGuessesQuery) {
           largest = sm90::larger_magnitudes(
               sm90::larger_magnitudes(largest, sm90::larger_magnitudes(next[i].x, next[i].y)),
@@ -226,9 +295,15 @@ class Query {
   // exact, and smaller values are right to 2^-24 of it.
   static constexpr int kGuess = 6, kLeastGuessed = (127 - 7) << 7, kMostGuessed = (127 + 9) << 7;
 
-  int thread_;                // in take() and help()
-  bool is_first_ = true;      // the call's first Q
-  std::uint32_t parity_ = 0;  // of the barrier of the next Q
+  int thread_;     // in take() and help()
+  int items_ = 0;  // that have been taken
+  // With edges:
+  float norm_factor_ = 1;           // of this thread's row
+  bool is_turned_ = true;           // Q in shared memory
+  edges::Angle angle_;              // see load_angle()
+  std::int64_t next_position_ = 0;  // load_next_position()
+  bool is_first_ = true;            // the call's first Q
+  std::uint32_t parity_ = 0;        // of the barrier of the next Q
 };
 
 }  // namespace flashlatent::fp8::rows64

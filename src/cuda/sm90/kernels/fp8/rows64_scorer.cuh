@@ -39,6 +39,8 @@ class Scorer {
     begin(first);
     return true;
   }
+  /// By its lengths the first segment has no blocks.
+  __device__ __forceinline__ void forget_first() { query_.forget_angles(); }
   /// The next segment; null: not known.
   __device__ __forceinline__ void look_ahead(const sm90::Work* next) const {
     if (next != nullptr && next->is_end()) next = nullptr;

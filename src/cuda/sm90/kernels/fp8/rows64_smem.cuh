@@ -3,8 +3,10 @@
 
 #include "cuda/sm90/kernels/fp8/rows64_config.h"
 #include "cuda/sm90/kernels/fp8/scales_584.cuh"
+#include "cuda/sm90/load/query_edge.cuh"
 #include "cuda/sm90/load/rows_behind.cuh"
 #include "cuda/sm90/math/mask.cuh"
+#include "cuda/sm90/merge/cast_columns.cuh"
 #include "cuda/sm90/merge/merge_step.cuh"
 #include "cuda/sm90/merge/team_unit.cuh"
 #include "cuda/sm90/walk/listed_tokens.cuh"
@@ -55,7 +57,31 @@ struct LoadedLists {
   sm90::RowsInLine next_query;  // loaded when the present one is done; of no request: there is none
   ptx::Barrier first_query;     // the call's first Q has come from memory; has one phase
 };
+/// How a thread of the output warpgroups is told apart, called anew at each use: registers are short.
+struct OutputThreads {
+  __device__ __forceinline__ static int thread() {
+    int thread = threadIdx.x % 128;
+    asm volatile("" : "+r"(thread));
+    return thread;
+  }
+  __device__ __forceinline__ static int column() { return thread() % 4 * 2; }
+};
+/// The cast of an output, in the place of P.
+using OutputCast = sm90::CastTile<OutputThreads, kOutputBarrier, 4>;
+
+/// Additions for the edges of the layer. The scorer finds an item's angles when it takes Q, up to two items
+/// before the output warpgroups turn the output by them.
+struct LayerEdges {
+  static constexpr int kItems = 4;  // a power of two
+
+  sm90::QueryEdge<fp8_584::kDim / 64>::Memory query;
+  sm90::Angles output[kItems];
+  OutputCast::Factors factors[2];        // of the output warpgroups
+  int turned;                            // items with blocks whose output has been turned
+  std::uint8_t* codes[sm90::kTileRows];  // of rows; null: no such row
+};
 struct None {};
+struct NoEdges {};
 
 template <class Config_>
 struct alignas(1024) SharedMemory {
@@ -74,6 +100,7 @@ struct alignas(1024) SharedMemory {
   Scores<Config> scores;
   TokenScales<Config> tokens[Config::kSlots];
   [[no_unique_address]] std::conditional_t<Config::kFp8_584, LoadedLists, None> lists;
+  [[no_unique_address]] std::conditional_t<Config::kEdges, LayerEdges, NoEdges> edges;
   float by_sharer[Config::kSharers][Config::kRows];  // maxima, sums
   float factor[Config::kRows];                       // by which outputs shrink, or what they end with
   sm90::RowsBehind<Config::kRows> scored_rows,
@@ -107,6 +134,10 @@ __device__ __forceinline__ void find_row(SharedMemory<Config>& shared, const sm9
     if (args.output.sink != nullptr && n < tile.rows) {
       shared.lists.sink[n] = __ldg(args.output.sink + tile.head(args.query, n));
     }
+  }
+  if constexpr (Config::kEdges) {
+    const bool is_cast = args.edges.codes != nullptr && n < tile.rows;
+    shared.edges.codes[n] = is_cast ? sm90::codes_of_row<Config::kVDim>(args, tile, n) : nullptr;
   }
 }
 /// Does the scorer find the rows, at the second block? By then the output warpgroups have written the

@@ -1,8 +1,27 @@
 // Any number of query rows, in tiles of 64.
+#include <algorithm>
+
 #include "cuda/cuda_backend.h"
+#include "cuda/host/geometry.h"
 #include "cuda/host/if_compiled.h"
 #include "cuda/host/latent_problem.h"
+#include "cuda/host/layer_edges.h"
 #include "cuda/sm90/kernels/fp8/takes.h"
+
+namespace flashlatent::fp8 {
+
+FusedEdges fuses(const DecodeProblem& problem, const schedule::Geometry& geometry, const DecodeInputs& inputs,
+                 const DecodeOutputs& outputs) {
+  const schedule::Geometry g = cuda::geometry_of_call(problem, inputs, geometry);
+  const bool whole = g.partition == schedule::Partition::kWhole || g.partition == schedule::Partition::kTurns;
+  const cuda::InstanceKey key = with_edges(key_of(problem, g, true));
+  if (!is_fp8_584(problem) || std::ranges::find(kEdgesKeys, key) == kEdgesKeys.end()) return {};
+  const bool loads_rows = g.tile_rows < kRows64;  // one by one
+  return {.query = cuda::fits_query_edge(problem, inputs, !loads_rows),
+          .output = whole && cuda::fits_output_edge(inputs, outputs)};
+}
+
+}  // namespace flashlatent::fp8
 
 namespace flashlatent::cuda {
 
@@ -28,6 +47,7 @@ const DecodeKernel kFp8Rows64Kernel = {
     .declines = declines,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(fp8::launch),
+    .fuses = fp8::fuses,
 };
 
 }  // namespace flashlatent::cuda

@@ -46,6 +46,7 @@ const DecodeKernel kMla16Kernel = {
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(mla_16::launch),
     .declines_turns = declines_turns,
+    .leaves = true,
 };
 
 }  // namespace flashlatent::cuda

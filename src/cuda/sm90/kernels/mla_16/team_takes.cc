@@ -31,7 +31,8 @@ constexpr DecodeKernel kernel(const char* name) {
                      "batches; dense and sparse, any page size; not with batch_invariant",
       .declines = declines<kTeam>,
       .workspace_bytes = team_workspace_bytes,
-      .launch = FLASHLATENT_IF_COMPILED(mla_16::launch)};
+      .launch = FLASHLATENT_IF_COMPILED(mla_16::launch),
+      .leaves = true};
 }
 
 }  // namespace

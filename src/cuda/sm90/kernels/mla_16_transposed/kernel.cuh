@@ -404,6 +404,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= 227 * 1024);
+  if (sm90::leaves(args)) return;
   set_up_barriers<Config>(shared);
   if (threadIdx.x == Config::kComputeThreads) Config::Loader::prepare(kv_map);
   const PartPlace<Config> place(args);

@@ -93,6 +93,7 @@ const DecodeKernel kMla16TransposedKernel = {
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(mla_16_transposed::launch),
     .declines_turns = declines_turns,
+    .leaves = true,
 };
 
 }  // namespace flashlatent::cuda

@@ -8,10 +8,14 @@
 
 #include "cuda/sm90/kernels/mla_64_pingpong/kernel.cuh"
 #include "cuda/sm90/kernels/mla_64_pingpong/keys.h"
+#include "cuda/sm90/load/query_edge.cuh"
 #include "cuda/sm90/merge/epilogue.cuh"
 #include "cuda/sm90/merge/packed_row.cuh"
+#include "cuda/sm90/merge/row_edge.cuh"
 
 namespace flashlatent::mla_64_pingpong {
+
+struct NoEdge {};
 
 template <class Config>
 class AnyTeamWarpgroup : public Warpgroup<Config> {
@@ -23,12 +27,15 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
                                               const sm90::QueryMaps& query_maps, int me, const TeamPart& part)
       : Base(shared, args, query_maps, me), part_(part) {}
 
+  /// Pieces of one owner: with edges 128 columns, which have one scale.
+  static constexpr int kTogether = Config::kEdges ? 2 : 1;
+
   /// Finds where a piece goes, by one thread a piece, before the previous launch is done.
   __device__ __forceinline__ static void route(SharedMemory<Config>& shared, const TeamPart& part,
                                                int piece) {
     if (piece >= part.pieces || part.size == 1) return;
-    const int owner = SmallDivisor(part.pieces).quotient((piece + 1) * part.size - 1);
-    const int slot = part.rank * part.room + piece - part.first_of(owner);
+    const int owner = SmallDivisor(part.pieces / kTogether).quotient((piece / kTogether + 1) * part.size - 1);
+    const int slot = part.rank * part.room + piece - part.first_of(owner, kTogether);
     shared.team.routes[piece] = {ptx::address_in(owner, incoming(shared) + slot),
                                  ptx::address_in(owner, &shared.team.received)};
   }
@@ -61,7 +68,7 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
   static constexpr int kGroups = 16;
   /// From each rank, behind the pieces.
   __device__ __forceinline__ Statistics* statistics(int rank, int group) const {
-    constexpr int kMostPieces = kGroups * TeamPart::kPiecesOfGroup + kMostTeam;
+    constexpr int kMostPieces = kGroups * TeamPart::kPiecesOfGroup + kMostTeam * kTogether;
     static_assert(kMostPieces * sizeof(Piece) + kMostTeam * kGroups * sizeof(Statistics) <=
                   sizeof(SharedMemory<Config>::kv));
     return reinterpret_cast<Statistics*>(incoming(shared_) + kMostPieces) + rank * kGroups + group;
@@ -113,15 +120,24 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
     float* lse;
     float sink;
     bool live;
+    [[no_unique_address]] std::conditional_t<Config::kEdges, sm90::RowEdge, NoEdge> edge;
   };
   __device__ __forceinline__ Place place_of(int piece) const {
     const int row = piece / TeamPart::kPiecesOfEight * 8 + thread_ % 32 / 4;
     const sm90::RowTile& tile = part_.tile;
     const bool live = row < tile.rows;
     const int token = tile.token(args_.query, live ? row : 0), head = tile.head(args_.query, live ? row : 0);
-    return {
-        sm90::output_row<Element>(args_.output, tile, head, token) + piece % TeamPart::kPiecesOfEight * 64,
-        sm90::lse_place(args_.output, tile, head, token), sm90::sink_of(args_.output, head), live};
+    const int column = piece % TeamPart::kPiecesOfEight * 64;
+    return {sm90::output_row<Element>(args_.output, tile, head, token) + column,
+            sm90::lse_place(args_.output, tile, head, token), sm90::sink_of(args_.output, head), live,
+            edge_of(head, column)};
+  }
+  __device__ __forceinline__ auto edge_of(int head, int column) const {
+    if constexpr (Config::kEdges) {
+      return sm90::RowEdge::find(args_, part_.tile, head, column);
+    } else {
+      return NoEdge();
+    }
   }
 
   /// Waits for what other CTAs send to this CTA, adds it up in the order of ranks, and writes the sum.
@@ -163,14 +179,27 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
     }
     const float factor =
         args_.output.sink == nullptr ? scale.factor : scale.factor * sm90::sink_factor(scale.lse, place.sink);
+#pragma unroll
+    for (auto& of_packet : x) {
+#pragma unroll
+      for (float& value : of_packet) value *= factor;
+    }
+    if constexpr (Config::kEdges) {
+      place.edge.turn(x);
+      if (args_.edges.codes != nullptr) {
+        constexpr int kFirstPair = 8;  // a named barrier; warps 2 i and 2 i + 1 have two pieces of an owner
+        const int warp = static_cast<int>(threadIdx.x) / 32;
+        auto& largest = shared_.team.largest;
+        place.edge.write(x, args_.edges, place.live, largest[warp], largest[warp ^ 1], kFirstPair + warp / 2);
+      }
+      if (args_.output.out == nullptr) return;
+    }
     const bool aligned = sm90::is_aligned(place.out);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       std::uint32_t words[4];
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        words[k] = sm90::pack<Element>(x[i][2 * k] * factor, x[i][2 * k + 1] * factor);
-      }
+      for (int k = 0; k < 4; ++k) words[k] = sm90::pack<Element>(x[i][2 * k], x[i][2 * k + 1]);
       sm90::store_words(place.out + 32 * i, words, place.live, aligned);
     }
   }
@@ -196,6 +225,22 @@ __device__ __forceinline__ void load_rows(SharedMemory<Config>& shared, const sm
   if (thread == 0) ptx::arrive(shared.q_full);
 }
 
+/// Normalises and rotates Q, which comes by boxes, by all warps. Threads then announce tiles of KV, so that
+/// whoever waits for all of these finds Q prepared.
+template <class Config>
+__device__ __forceinline__ void prepare_query(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
+                                              const sm90::RowTile& tile, std::int64_t position) {
+  const sm90::EdgeArguments& edges = args.edges;
+  if (edges.norm == 0 && edges.query.positions == nullptr) return;
+  const sm90::QueryRowEdge edge(edges, position);
+  ptx::wait(shared.q_full, 0);
+#pragma unroll 1
+  for (int row = static_cast<int>(threadIdx.x) / 32; row < tile.rows; row += Config::kThreads / 32) {
+    edge.prepare(ptx::shared_address(shared.q), row);
+  }
+  ptx::fence_for_async_proxy();
+}
+
 /// Everything that a CTA does.
 template <class Config>
 __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
@@ -205,7 +250,7 @@ __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
   static_assert(Config::kTeam == kMostTeam && Config::Loader::kMostBlocks == kMostTeamBlocks &&
                 Config::kVDim == 512);
   static_assert(Config::kThreads == Config::Loader::kArrivals);
-  const TeamPart part(args);
+  const TeamPart part(args, Warpgroup::kTogether);
   typename Config::Loader loader(args, part.tile, part.begin, part.blocks);
   if (threadIdx.x == 0) {
     shared.team.part = part;  // not in registers
@@ -215,6 +260,7 @@ __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
       piece >= 0 && piece < TeamPart::kMostPieces) {
     Warpgroup::route(shared, part, piece);
   }
+  if constexpr (Config::kEdges) sm90::fetch_constants(args.edges);
   __syncthreads();
   const TeamPart& kept = shared.team.part;
   sm90::wait_for_launch_before();
@@ -222,7 +268,15 @@ __device__ __forceinline__ void attend_in_team(SharedMemory<Config>& shared,
     copy_query(shared, args, query_maps, kept.tile);
   }
   __syncwarp();
-  const int blocks = loader.load(shared.kv, shared.state);
+  std::int64_t position = 0;
+  if constexpr (Config::kEdges) {
+    if (args.edges.query.positions != nullptr) {
+      position = args.edges.query.position(kept.tile.request, kept.tile.first_token);
+    }
+  }
+  const int blocks = loader.load(shared.kv, shared.state, [&] {
+    if constexpr (Config::kEdges) prepare_query(shared, args, kept.tile, position);
+  });
   if (threadIdx.x >= Config::kComputeThreads) {
     if (!args.query.rows_in_boxes) load_rows(shared, args, kept.tile);
     return ptx::give_registers<Config::kRegisters.load>();

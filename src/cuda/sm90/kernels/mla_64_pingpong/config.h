@@ -30,7 +30,7 @@ inline constexpr bool kLoadsAtOnce = requires {
 /// of one item (walk/shares.cuh); by two lists also whole items by kTurns. kTurns_: sparse prefill
 /// (schedule::Partition::kTurns).
 template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_, int kTeam_ = 1,
-          bool kHasShare_ = false, bool kTurns_ = false>
+          bool kHasShare_ = false, bool kTurns_ = false, bool kEdges_ = false>
 struct Config {
   using Element = Element_;
   using Loader = Loader_;
@@ -38,6 +38,7 @@ struct Config {
   static constexpr int kTeam = kTeam_;
   static constexpr bool kHasShare = kHasShare_;
   static constexpr bool kTurns = kTurns_;
+  static constexpr bool kEdges = kEdges_;  // of the layer, in the kernel's own passes
   /// Query tokens of ragged requests may be requests to the plan (walk/row_tile.cuh).
   static constexpr bool kTokens = sm90::kTakesLists<Loader> && !kTurns;
   static_assert(!(kHasShare || kTurns) || kTeam == 1);

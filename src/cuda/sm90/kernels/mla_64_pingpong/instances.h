@@ -23,6 +23,7 @@ extern const E4m3Instances kInstancesE4m3;
 extern const ListedInstances kInstancesListed;
 extern const TeamInstances kTeams576x512;
 extern const std::array<cuda::DenseInstance, kAnyTeamKeys.size()> kAnyTeams;
+extern const std::array<cuda::DenseInstance, kEdgesTeamKeys.size()> kEdgesTeams;
 extern const ShapeInstances kShares576x512;
 extern const Fp8ShareInstances kSharesFp8_656;
 extern const Fp8Instances kSharesFp8_584;

@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  if (sm90::leaves(args)) return;
   if (threadIdx.x == Config::kComputeThreads) {
     Config::Loader::prepare(kv_map);
     if (args.query.rows_in_boxes) sm90::prefetch_query_maps<Config::kQkDim>(query_maps);

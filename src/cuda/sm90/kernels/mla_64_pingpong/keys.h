@@ -61,6 +61,13 @@ constexpr cuda::InstanceKey any_team_key() {
   return key;
 }
 inline constexpr std::array kAnyTeamKeys = {any_team_key()};
+/// The same with the edges of the layer.
+constexpr cuda::InstanceKey edges_team_key() {
+  cuda::InstanceKey key = any_team_key();
+  key.edges = true;
+  return key;
+}
+inline constexpr std::array kEdgesTeamKeys = {edges_team_key()};
 
 /// For CTAs, or with fp8_656 clusters, that have a share of one item.
 inline constexpr auto kShareKeys576x512 = cuda::plain_keys(576, 512, kTileRows);

@@ -1,4 +1,5 @@
 #include "cuda/host/dense_launch.h"
+#include "cuda/host/layer_edges.h"
 #include "cuda/host/tensors.h"
 #include "cuda/sm90/kernels/mla_64_pingpong/instances.h"
 #include "cuda/sm90/kernels/mla_64_pingpong/takes.h"
@@ -57,8 +58,10 @@ Status launch(const DecodeCall& call) {
 }
 
 Status launch_teams(const DecodeCall& call) {
-  return cuda::launch_dense(
-      call, [](const DecodeCall&, Loading) { return cuda::find_instance({kAnyTeams}, any_team_key()); });
+  return cuda::launch_dense(call, [](const DecodeCall& c, Loading) {
+    if (cuda::has_edges(c.inputs, c.outputs)) return cuda::find_instance({kEdgesTeams}, edges_team_key());
+    return cuda::find_instance({kAnyTeams}, any_team_key());
+  });
 }
 
 }  // namespace flashlatent::mla_64_pingpong

@@ -23,6 +23,7 @@ struct AnyTeamMemory {
   ptx::Barrier received;
   TeamPart part;
   uint2 routes[TeamPart::kMostPieces];  // of each piece: where it goes, and the barrier that counts it
+  float largest[8][8];                  // with edges, of computing warps (merge/row_edge.cuh)
 };
 struct NoTeam {};
 struct NoMerge {};

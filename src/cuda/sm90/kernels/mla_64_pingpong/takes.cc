@@ -115,6 +115,7 @@ const DecodeKernel kMla64PingpongKernel = {
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(mla_64_pingpong::launch),
     .declines_turns = declines_turns,
+    .leaves = true,
 };
 
 }  // namespace flashlatent::cuda

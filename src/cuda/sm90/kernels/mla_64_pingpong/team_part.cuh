@@ -29,7 +29,8 @@ struct TeamPart {
   int piece_bytes;  // that this CTA gets, with statistics
   SmallDivisor by_size;
 
-  __device__ __forceinline__ explicit TeamPart(const sm90::DecodeArguments& args)
+  /// `together`: so many pieces, a power of two, have one owner.
+  __device__ __forceinline__ TeamPart(const sm90::DecodeArguments& args, int together)
       : size(args.geometry.team), rank(ptx::rank_in_cluster()), by_size(size) {
     const unsigned cta = blockIdx.x;
     const int team = cta < 1 << 16 ? by_size.quotient(cta) : cta / size;
@@ -39,9 +40,9 @@ struct TeamPart {
     begin = by_size.quotient(all * rank);
     blocks = by_size.quotient(all * (rank + 1)) - begin;
     pieces = (tile.rows + 7) / 8 * kPiecesOfEight;
-    room = by_size.quotient(pieces + size - 1);
-    first = first_of(rank);
-    end = first_of(rank + 1);
+    room = by_size.quotient(pieces / together + size - 1) * together;
+    first = first_of(rank, together);
+    end = first_of(rank + 1, together);
     const int groups = first < end ? (end - 1) / kPiecesOfGroup - first / kPiecesOfGroup + 1 : 0;
     piece_bytes = size * ((end - first) * kPieceBytes + groups * 8 * static_cast<int>(sizeof(float4)));
   }
@@ -51,7 +52,9 @@ struct TeamPart {
   static constexpr int kPiecesOfEight = 8;  // of 512 columns
   static constexpr int kPiecesOfGroup = 4;  // of a warpgroup's half of them
 
-  __device__ __forceinline__ int first_of(int owner) const { return by_size.quotient(pieces * owner); }
+  __device__ __forceinline__ int first_of(int owner, int together) const {
+    return by_size.quotient(pieces / together * owner) * together;
+  }
 };
 
 }  // namespace flashlatent::mla_64_pingpong

@@ -6,6 +6,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/host/if_compiled.h"
 #include "cuda/host/latent_problem.h"
+#include "cuda/host/layer_edges.h"
 #include "cuda/host/team_call.h"
 #include "cuda/sm90/kernels/mla_64_pingpong/takes.h"
 #include "plan/host_plan.h"
@@ -44,6 +45,13 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
+/// A team of one writes its output without a merge.
+FusedEdges fuses(const DecodeProblem& problem, const schedule::Geometry& geometry, const DecodeInputs& inputs,
+                 const DecodeOutputs& outputs) {
+  return {.query = fits_query_edge(problem, inputs, true),
+          .output = geometry.team > 1 && fits_output_edge(inputs, outputs)};
+}
+
 }  // namespace
 
 const DecodeKernel kMla64TeamKernel = {
@@ -55,6 +63,7 @@ const DecodeKernel kMla64TeamKernel = {
     .declines = declines,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(mla_64_pingpong::launch_teams),
+    .fuses = fuses,
 };
 
 }  // namespace flashlatent::cuda

@@ -118,6 +118,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  if (sm90::leaves(args)) return;
   if (threadIdx.x == 0) {
     sm90::prefetch_query_maps<Config::kQkDim>(query_maps);
     ptx::prefetch_map(kv_map);

@@ -105,6 +105,7 @@ const DecodeKernel kMla64RolesKernel = {
     .launch = FLASHLATENT_IF_COMPILED(mla_64_roles::launch),
     .substitute = substitute,
     .declines_turns = declines_turns,
+    .leaves = true,
 };
 
 }  // namespace flashlatent::cuda

@@ -1,0 +1,117 @@
+#include "core/edge_check.h"
+
+#include <cmath>
+#include <span>
+
+#include "core/expect.h"
+#include "core/message.h"
+#include "core/query_parts.h"
+#include "core/rotation.h"
+
+namespace flashlatent {
+
+namespace {
+
+constexpr RotationNames kQueryRotation = {"q_rotate", "q_rotate.positions", "q_rotate.table"};
+constexpr RotationNames kOutputRotation = {"out_rotate", "out_rotate.positions", "out_rotate.table"};
+
+}  // namespace
+
+Status expect_epsilon(const char* name, float epsilon) {
+  if (epsilon >= 0 && !std::isinf(epsilon)) return {};
+  return invalid_argument(name, " is ", epsilon, "; a finite epsilon of 0 (no norm) or more is accepted");
+}
+
+Status expect_rotation(const Rotation& rotate, const RotationNames& names, const char* of,
+                       const ConstTensorView& rows, Device device) {
+  if (!rotate.present()) return {};
+  const auto& [positions, table] = std::pair(rotate.positions, rotate.table);
+  if (!positions.present() || !table.present()) {
+    return invalid_argument(names.rotation, " has ", table.present() ? "no positions" : "no table",
+                            "; positions and table go together");
+  }
+  const Extents tokens(std::span(rows.shape.data(), static_cast<std::size_t>(rows.rank - 2)));
+  const Dtype integers = positions.dtype == Dtype::kI64 ? Dtype::kI64 : Dtype::kI32;
+  FLASHLATENT_RETURN_IF_ERROR(expect(names.positions, positions, integers, device, tokens));
+  const Dtype numbers = table.dtype == Dtype::kBF16 ? Dtype::kBF16 : Dtype::kF32;
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided(names.table, table, numbers, device, {-1, -1}));
+  const std::int64_t columns = table.shape[1], d = rows.shape[rows.rank - 1];
+  if (columns >= 16 && columns % 16 == 0 && columns <= d) return {};
+  return invalid_argument(names.table, " is ", to_string(table), " and ", of, " is ", to_string(rows),
+                          "; a multiple of 16 columns, up to those of a head, is accepted");
+}
+
+Status expect_fp8_output(const Fp8Output& fp8, const Fp8Names& names, const ConstTensorView& out,
+                         Device device) {
+  const int first = out.rank - 3;
+  const std::int64_t tokens = out.shape[first] * (first > 0 ? out.shape[0] : 1);
+  const std::int64_t heads = out.shape[first + 1], d = out.shape[first + 2];
+  if (!fp8.codes.present() || fp8.codes.rank != 3) {
+    return invalid_argument(names.codes, " is ", fp8.codes.present() ? to_string(fp8.codes) : "missing",
+                            "; expected uint8 (tokens, groups, heads / groups * v_dim) on ",
+                            to_string(device));
+  }
+  const std::int64_t groups = fp8.codes.shape[1];
+  if (groups < 1 || heads % groups != 0) {
+    return invalid_argument(names.codes, " is ", to_string(fp8.codes), " and ", names.out, " is ",
+                            to_string(out), "; groups must divide the heads");
+  }
+  if (d % edges::kScaleColumns != 0) {
+    return invalid_argument(names.out, " is ", to_string(out), "; an FP8 output has heads of a multiple of ",
+                            edges::kScaleColumns, " elements");
+  }
+  const std::int64_t columns = heads / groups * d;
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect_strided(names.codes, fp8.codes, Dtype::kU8, device, {tokens, groups, columns}));
+  const std::int64_t padded =
+      (tokens + edges::kTokenPadding - 1) / edges::kTokenPadding * edges::kTokenPadding;
+  const bool fine = fp8.scales.dtype == Dtype::kI32 || fp8.columns == OutputColumns::kTiles;
+  const Dtype dtype = fine ? Dtype::kI32 : Dtype::kF32;
+  const std::int64_t lines = columns / edges::kScaleColumns;
+  FLASHLATENT_RETURN_IF_ERROR(expect(names.scales, fp8.scales, dtype, device, {groups, lines, padded}));
+  const TensorView contiguous(fp8.scales.data, dtype, {groups, lines, padded}, device);
+  if (fp8.scales.elements() == 0 || fp8.scales.strides == contiguous.strides) return {};
+  return invalid_argument(names.scales, " is ", to_string(fp8.scales), "; it must be contiguous");
+}
+
+TensorView output_shape(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
+  const auto& [query, cache, sparse, options] = problem;
+  if (query.ragged) return {nullptr, cache.dtype, {inputs.q.shape[0], query.heads, cache.v_dim}, device};
+  return {nullptr, cache.dtype, {query.batch, query.tokens, query.heads, cache.v_dim}, device};
+}
+
+Status validate_query_edge(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
+  const bool given = inputs.q_norm != 0 || inputs.q_rotate.present();
+  if (!problem.options.q_edge) {
+    if (!given) return {};
+    return invalid_argument(inputs.q_norm != 0 ? "q_norm" : "q_rotate",
+                            " is given, but the problem has q_edge off");
+  }
+  if (!given) return invalid_argument("q_norm and q_rotate are missing, but the problem has q_edge");
+  FLASHLATENT_RETURN_IF_ERROR(expect_epsilon("q_norm", inputs.q_norm));
+  const bool parts = inputs.q_rope.present();
+  if (parts && inputs.q_norm != 0) {
+    return invalid_argument("q_norm is ", inputs.q_norm, " and q_rope is ", to_string(inputs.q_rope),
+                            "; a query in two parts is rotated alone");
+  }
+  return expect_rotation(inputs.q_rotate, kQueryRotation, parts ? "q_rope" : "q",
+                         parts ? inputs.q_rope : inputs.q, device);
+}
+
+Status validate_output_edge(const DecodeProblem& problem, const DecodeInputs& inputs,
+                            const DecodeOutputs& outputs, Device device) {
+  const bool cast = outputs.out_fp8.present();
+  if (!problem.options.out_edge) {
+    if (!inputs.out_rotate.present() && !cast) return {};
+    return invalid_argument(cast ? "out_fp8" : "out_rotate", " is given, but the problem has out_edge off");
+  }
+  if (!inputs.out_rotate.present() && !cast) {
+    return invalid_argument("out_rotate and out_fp8 are missing, but the problem has out_edge");
+  }
+  const TensorView out = output_shape(problem, inputs, device);
+  FLASHLATENT_RETURN_IF_ERROR(expect_rotation(inputs.out_rotate, kOutputRotation, "out", out, device));
+  if (!cast) return {};
+  return expect_fp8_output(outputs.out_fp8, {"out_fp8.codes", "out_fp8.scales", "out"}, out, device);
+}
+
+}  // namespace flashlatent

@@ -1,0 +1,38 @@
+// Checks of what the edges of a layer are given (flashlatent/edges.h): by launches of their own, or as
+// options of a decode call.
+#pragma once
+
+#include "flashlatent/decode.h"
+
+namespace flashlatent {
+
+/// What messages call a rotation and its tensors.
+struct RotationNames {
+  const char *rotation, *positions, *table;
+};
+/// What messages call an FP8 output's tensors and the output.
+struct Fp8Names {
+  const char *codes, *scales, *out;
+};
+
+/// The epsilon of a norm; 0: none.
+Status expect_epsilon(const char* name, float epsilon);
+
+/// A rotation, if there is one, of the last columns of `rows`, (tokens, heads, d) or (batch, s_q, heads, d),
+/// by their name `of`.
+Status expect_rotation(const Rotation& rotate, const RotationNames& names, const char* of,
+                       const ConstTensorView& rows, Device device);
+
+/// The FP8 output of `out`, of which only the shape is read.
+Status expect_fp8_output(const Fp8Output& fp8, const Fp8Names& names, const ConstTensorView& out,
+                         Device device);
+
+/// The edges of a decode call, of whose other inputs the shapes fit the problem.
+Status validate_query_edge(const DecodeProblem& problem, const DecodeInputs& inputs, Device device);
+Status validate_output_edge(const DecodeProblem& problem, const DecodeInputs& inputs,
+                            const DecodeOutputs& outputs, Device device);
+
+/// The shape of a call's output: contiguous, without data.
+TensorView output_shape(const DecodeProblem& problem, const DecodeInputs& inputs, Device device);
+
+}  // namespace flashlatent

@@ -1,0 +1,28 @@
+// fp8_584 with the edges of the layer in the kernels' own passes.
+#include "cuda/sm90/kernels/fp8/few_rows_kernel.cuh"
+#include "cuda/sm90/kernels/fp8/instances.h"
+#include "cuda/sm90/kernels/fp8/rows64_kernel.cuh"
+
+namespace flashlatent::fp8 {
+
+namespace {
+constexpr cuda::DenseInstance rows64_edges() {
+  using Shape = rows64::Config<Tokens::kFp8_584, /*kEdges_=*/true>;
+  return {.key = with_edges(fp8_584_key(kRows64)),
+          .kernel = cuda::compiled_kernel<rows64::kernel<Shape>, Shape, rows64::SharedMemory<Shape>>(),
+          .boxes = {.query = cuda::query_chunks_map, .query_lines = false},
+          .merges = true};
+}
+template <int kRows>
+constexpr cuda::DenseInstance few_rows_edges() {
+  using Shape = few_rows::Config<kRows, false, 1, Tokens::kFp8_584, /*kAlone_=*/true, /*kEdges_=*/true>;
+  return {.key = with_edges(fp8_584_key(kRows, true)),
+          .kernel = cuda::compiled_kernel<few_rows::kernel<Shape>, Shape, few_rows::SharedMemory<Shape>>()};
+}
+}  // namespace
+
+constinit const EdgesInstances kEdges = cuda::of_keys(
+    kEdgesKeys,
+    EdgesInstances{{few_rows_edges<8>(), few_rows_edges<16>(), few_rows_edges<32>(), rows64_edges()}});
+
+}  // namespace flashlatent::fp8

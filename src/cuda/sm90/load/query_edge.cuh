@@ -1,0 +1,205 @@
+// The edge of the layer at the query: a tile of 64 rows that lies in shared memory as it is in memory is
+// normalised and rotated there, as cuda/ops/edges.cu does it. The same operations in the same order: a lane
+// of the warp that has a row there has every 32nd word of eight columns.
+//
+// Rows are of one query token. A thread has half of a row, every other unit of 16 bytes; of the last 64
+// columns, which are rotated, the first or last four units (`Config::kRope`: their tile). It writes no other
+// units, so that it may go on with its own ones alone.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "cuda/sm90/math/softmax.cuh"
+#include "cuda/sm90/math/tile.cuh"
+#include "cuda/sm90/ptx/copy.cuh"
+#include "cuda/sm90/walk/rotated_pairs.cuh"
+
+namespace flashlatent::sm90 {
+
+/// 16 bytes of bf16 in fp32, and back.
+__device__ __forceinline__ void widen_word(const uint4& word, float (&x)[8]) {
+  const std::uint32_t pairs[4] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[2 * i] = __uint_as_float(pairs[i] << 16);
+    x[2 * i + 1] = __uint_as_float(pairs[i] & 0xFFFF0000U);
+  }
+}
+__device__ __forceinline__ uint4 round_word(const float (&x)[8]) {
+  return make_uint4(pack<__nv_bfloat16>(x[0], x[1]), pack<__nv_bfloat16>(x[2], x[3]),
+                    pack<__nv_bfloat16>(x[4], x[5]), pack<__nv_bfloat16>(x[6], x[7]));
+}
+/// Turns four pairs.
+__device__ __forceinline__ void turn_word(float (&x)[8], const edges::Angle* angles) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = turned(x[2 * i], x[2 * i + 1], angles[i]);
+    x[2 * i] = pair.x;
+    x[2 * i + 1] = pair.y;
+  }
+}
+
+/// The same row by row, by warps that have a row each: the work of few rows is spread over all of them.
+class QueryRowEdge {
+  static constexpr int kLanes = 32, kTurningLanes = kRotatedColumns / 8;
+
+ public:
+  /// Loads the angles of a query token's position; by lanes that turn no columns nothing.
+  __device__ __forceinline__ QueryRowEdge(const EdgeArguments& edges, std::int64_t position)
+      : edges_(edges), lane_(threadIdx.x % kLanes) {
+    if (!turns()) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      angles_[i] = edges.query.angle(position, (lane_ - (kLanes - kTurningLanes)) * 4 + i);
+    }
+  }
+
+  /// A row of 512 columns, of which this lane has words `lane` and lane + 32.
+  __device__ __forceinline__ void apply(uint4& first, uint4& last) const {
+    float x[2][8];
+    widen_word(first, x[0]);
+    widen_word(last, x[1]);
+    if (edges_.norm > 0) {
+      float squares = 0;
+#pragma unroll
+      for (const auto& word : x) {
+#pragma unroll
+        for (const float value : word) squares = edges::sum(squares, edges::product(value, value));
+      }
+#pragma unroll
+      for (int apart = kLanes / 2; apart > 0; apart /= 2) {
+        squares = edges::sum(squares, __shfl_xor_sync(0xffffffff, squares, apart));
+      }
+      const float factor = edges::norm_factor(squares, kColumns, edges_.norm);
+#pragma unroll
+      for (auto& word : x) {
+#pragma unroll
+        for (float& value : word) value = edges::product(value, factor);
+      }
+    }
+    if (turns()) turn_word(x[1], angles_);
+    first = round_word(x[0]);
+    last = round_word(x[1]);
+  }
+
+  /// A row in tiles of 64 rows, the first of them at `tiles`.
+  __device__ __forceinline__ void prepare(std::uint32_t tiles, int row) const {
+    const std::uint32_t at = tiles + lane_ / 8 * kTileBytes + unit_offset(row, lane_ % 8);
+    uint4 first = ptx::load_shared_16_bytes(at), last = ptx::load_shared_16_bytes(at + 4 * kTileBytes);
+    apply(first, last);
+    ptx::store_16_bytes(at, first);
+    ptx::store_16_bytes(at + 4 * kTileBytes, last);
+  }
+
+ private:
+  static constexpr int kColumns = 512;
+  static constexpr std::uint32_t kTileBytes = kTileRows * kRowBytes;
+
+  __device__ __forceinline__ bool turns() const {
+    return edges_.query.positions != nullptr && lane_ >= kLanes - kTurningLanes;
+  }
+
+  const EdgeArguments& edges_;
+  const int lane_;
+  edges::Angle angles_[4];
+};
+
+template <int kTiles>
+class QueryEdge {
+  static constexpr int kRows = kTileRows, kColumns = kTiles * 64, kRope = kTiles - 1;
+  static_assert(kTiles == 8);
+
+ public:
+  /// In shared memory: what both threads of a row exchange.
+  struct Memory {
+    float squares[2][kRows];
+    Angles angles;
+  };
+
+  /// `thread`: of 128. `tiles`: the address of the first one.
+  __device__ __forceinline__ QueryEdge(Memory& memory, std::uint32_t tiles, int thread)
+      : memory_(memory), tiles_(tiles), row_(thread % kRows), half_(thread / kRows) {}
+
+  /// Adds up the row's squares, half of them, and publishes the sum.
+  __device__ __forceinline__ void add_squares() const {
+    // Tiles 0, 2, 1, 3, each with the one four later: sums of the first two and of the last two are added.
+    float of_unit[4] = {}, before[4] = {};
+#pragma unroll 1
+    for (int i = 0; i < kTiles / 2; ++i) {
+      float sums[4] = {};
+#pragma unroll
+      for (int later = 0; later < kTiles; later += kTiles / 2) {
+#pragma unroll
+        for (int unit = 0; unit < 4; ++unit) {
+          float x[8];
+          load(i % 2 * 2 + i / 2 + later, 2 * unit + half_, x);
+#pragma unroll
+          for (const float value : x) sums[unit] = edges::sum(sums[unit], edges::product(value, value));
+        }
+      }
+#pragma unroll
+      for (int unit = 0; unit < 4; ++unit) {
+        if (i % 2 == 0) {
+          before[unit] = sums[unit];
+        } else {
+          of_unit[unit] = edges::sum(of_unit[unit], edges::sum(before[unit], sums[unit]));
+        }
+      }
+    }
+    memory_.squares[half_][row_] =
+        edges::sum(edges::sum(of_unit[0], of_unit[2]), edges::sum(of_unit[1], of_unit[3]));
+  }
+
+  /// The norm's factor of the row, when both threads have passed add_squares(); 1 if epsilon is 0.
+  __device__ __forceinline__ float factor(float epsilon) const {
+    if (epsilon == 0) return 1;
+    return edges::norm_factor(edges::sum(memory_.squares[0][row_], memory_.squares[1][row_]), kColumns,
+                              epsilon);
+  }
+  /// Eight columns of the row; `angles`: of their pairs, null if they are not turned.
+  __device__ __forceinline__ static uint4 prepared(const uint4& word, float factor,
+                                                   const edges::Angle* angles) {
+    float x[8];
+    widen_word(word, x);
+#pragma unroll
+    for (float& value : x) value = edges::product(value, factor);
+    if (angles != nullptr) turn_word(x, angles);
+    return round_word(x);
+  }
+
+  /// Multiplies by the norm's factor, unless epsilon is 0, and turns the last columns. Call when both threads
+  /// of a row have passed add_squares(), and angles are there.
+  __device__ __forceinline__ void apply(float epsilon, bool turns) const {
+    const float factor = this->factor(epsilon);
+    if (epsilon > 0) {
+#pragma unroll 1
+      for (int tile = 0; tile < kRope; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) put(tile, 2 * i + half_, factor, nullptr);
+      }
+    }
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      const int unit = 4 * half_ + i;
+      put(kRope, unit, factor, turns ? memory_.angles + unit * 4 : nullptr);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ std::uint32_t address(int tile, int unit) const {
+    return tiles_ + tile * (kRows * kRowBytes) + unit_offset(row_, unit);
+  }
+  __device__ __forceinline__ void load(int tile, int unit, float (&x)[8]) const {
+    widen_word(ptx::load_shared_16_bytes(address(tile, unit)), x);
+  }
+  __device__ __forceinline__ void put(int tile, int unit, float factor, const edges::Angle* angles) const {
+    const std::uint32_t at = address(tile, unit);
+    ptx::store_16_bytes(at, prepared(ptx::load_shared_16_bytes(at), factor, angles));
+  }
+
+  Memory& memory_;
+  const std::uint32_t tiles_;
+  const int row_, half_;
+};
+
+}  // namespace flashlatent::sm90

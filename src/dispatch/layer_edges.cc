@@ -1,0 +1,90 @@
+#include "dispatch/layer_edges.h"
+
+#include <cstddef>
+
+#include "core/edge_check.h"
+#include "core/edge_rows.h"
+#include "core/return_if_error.h"
+#include "cpu/token_rows.h"
+#include "dispatch/on_backend.h"
+
+namespace flashlatent {
+
+namespace {
+
+/// `like`, contiguous, at `data`.
+ConstTensorView contiguous_at(ConstTensorView like, void* data) {
+  like.data = data;
+  std::int64_t stride = 1;
+  for (int i = like.rank - 1; i >= 0; --i) {
+    like.strides[i] = stride;
+    stride *= like.shape[i];
+  }
+  return like;
+}
+
+TensorView writable(const ConstTensorView& view) {
+  TensorView to;
+  to.data = const_cast<void*>(view.data);  // memory of the workspace
+  to.dtype = view.dtype;
+  to.device = view.device;
+  to.rank = view.rank;
+  to.shape = view.shape;
+  to.strides = view.strides;
+  return to;
+}
+
+}  // namespace
+
+FusedEdges fused_edges(const Selection& selection, const DecodeProblem& problem, const DecodeInputs& inputs,
+                       const DecodeOutputs& outputs) {
+  const bool wanted = problem.options.q_edge || problem.options.out_edge;
+  if (!wanted || selection.kernel->fuses == nullptr) return {};
+  return selection.kernel->fuses(problem, selection.geometry, inputs, outputs);
+}
+
+LayerEdges::LayerEdges(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
+                       FusedEdges fused, void* room)
+    : given_(inputs),
+      wanted_(outputs),
+      prepares_(problem.options.q_edge && !fused.query),
+      finishes_(problem.options.out_edge && !fused.output),
+      inputs_(inputs),
+      outputs_(outputs) {
+  if (prepares_) {
+    ConstTensorView& prepared = inputs.q_rope.present() ? inputs_.q_rope : inputs_.q;
+    prepared = contiguous_at(prepared, room);
+    inputs_.q_norm = 0;
+    inputs_.q_rotate = {};
+  }
+  if (finishes_) {
+    inputs_.out_rotate = {};
+    outputs_.out_fp8 = {};
+    if (!outputs.out.present()) {
+      outputs_.out = output_shape(problem, inputs, inputs.q.device);
+      outputs_.out.data = static_cast<std::byte*>(room) + edge_room(problem).query;
+    }
+  }
+}
+
+Status LayerEdges::before(const Executor& executor) const {
+  const bool parts = given_.q_rope.present();
+  if (executor.backend == Backend::kCpu) {
+    FLASHLATENT_RETURN_IF_ERROR(
+        cpu::validate_positions(edges::Rows(given_.q), edges::rotary_of(given_.q_rotate, /*back=*/false)));
+    FLASHLATENT_RETURN_IF_ERROR(
+        cpu::validate_positions(edges::Rows(given_.q), edges::rotary_of(given_.out_rotate, /*back=*/true)));
+  }
+  if (!prepares_ || given_.q.elements() == 0) return {};
+  return FLASHLATENT_ON_BACKEND(executor, prepare_queries)(
+      parts ? given_.q_rope : given_.q, given_.q_norm, given_.q_rotate,
+      writable(parts ? inputs_.q_rope : inputs_.q), executor);
+}
+
+Status LayerEdges::behind(const Executor& executor) const {
+  if (!finishes_ || outputs_.out.elements() == 0) return {};
+  return FLASHLATENT_ON_BACKEND(executor, finish_outputs)(outputs_.out, given_.out_rotate, wanted_.out,
+                                                          wanted_.out_fp8, executor);
+}
+
+}  // namespace flashlatent

@@ -1,0 +1,51 @@
+"""The edges of a layer as options of torch operators, on every device."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import flashlatent.torch as operators
+from test_torch import DEVICES
+
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+
+
+def case(device, batch=3, heads=16):
+    generator = torch.Generator().manual_seed(1)
+    angles = torch.rand(50, 32, generator=generator) * 6.28
+    return [tensor.to(device) for tensor in (
+        torch.randn(batch, 1, heads, 512, generator=generator).bfloat16(),
+        torch.randn(3 * batch, 64, 1, 512, generator=generator).bfloat16(),
+        torch.randperm(3 * batch, generator=generator).int().view(batch, 3),
+        torch.randint(1, 190, (batch,), generator=generator, dtype=torch.int32),
+        torch.randint(0, 50, (batch, 1), generator=generator), torch.cat([angles.cos(), angles.sin()], 1))]
+
+
+def test_operators_have_the_bits_of_three(device):
+    q, cache, pages, lengths, positions, table = case(device)
+    prepared = operators.prepare_queries(q, norm=1e-6, positions=positions, table=table)
+    out, lse = operators.decode(prepared, cache, pages, lengths, softmax_scale=0.05)
+    codes, scales = operators.finish_outputs(out, positions=positions, table=table, groups=4)
+    edges = {"q_norm": 1e-6, "q_rotate": [positions, table], "out_rotate": [positions, table]}
+    for plan in (None, operators.plan(q, cache, pages, lengths, q_edge=True, out_edge=True)):
+        got = operators.decode_fp8(q, cache, pages, lengths, softmax_scale=0.05, groups=4, plan=plan, **edges)
+        assert got[0].dtype == torch.float8_e4m3fn
+        assert torch.equal(got[0].view(torch.uint8), codes.view(torch.uint8))
+        assert torch.equal(got[1], scales) and torch.equal(got[2], lse)
+        turned, same = operators.decode(q, cache, pages, lengths, softmax_scale=0.05, plan=plan, **edges)
+        into = torch.empty_like(out)
+        operators.decode_out(q, cache, pages, lengths, softmax_scale=0.05, out=into, lse=lse, plan=plan, **edges)
+        assert torch.equal(turned, into) and torch.equal(same, lse)
+
+
+def test_compiles(device):
+    q, cache, pages, lengths, positions, table = case(device)
+
+    def layer(q):
+        return operators.decode_fp8(q, cache, pages, lengths, softmax_scale=0.05, q_norm=1e-6,
+                                    q_rotate=[positions, table], out_rotate=[positions, table], scale_columns=32)
+
+    expected = layer(q)
+    got = torch.compile(layer, fullgraph=True, backend="aot_eager")(q)
+    for one, right in zip(got, expected):
+        assert torch.equal(one.view(torch.uint8), right.view(torch.uint8))

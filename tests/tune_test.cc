@@ -42,14 +42,24 @@ std::vector<MeasuredCall> measured(const char* gpu, const cost::Table& start, co
   return calls;
 }
 
+std::uint64_t number_of(const std::string& name) {
+  std::uint64_t number = 14695981039346656037U;  // FNV-1a
+  for (const char c : name) number = (number ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  return number >> 16;
+}
+
 /// A table whose constants are `start`'s times a factor of their kernel and one of their own.
 cost::Table other(const cost::Table& start, double of_kernels, double of_constants) {
   cost::Table table = start;
   for (const Entry& entry : entries_of(start)) {
-    const auto kernel = static_cast<std::uint64_t>(cost::kPlaces[entry.place].kernel);
-    const double factor =
-        std::exp(of_kernels * runtime::random_normal(11, kernel) +
-                 of_constants * runtime::random_normal(12, 100 * entry.place + entry.field));
+    const auto kernel = static_cast<std::size_t>(cost::kPlaces[entry.place].kernel);
+    const auto situation = static_cast<std::size_t>(cost::kPlaces[entry.place].situation);
+    // By names, so that other rows of the table do not change what is drawn for this one.
+    const std::uint64_t constant =
+        100 * number_of(std::string(cost::kKernelNames[kernel]) + cost::kSituationNames[situation]) +
+        entry.field;
+    const double factor = std::exp(of_kernels * runtime::random_normal(11, kernel) +
+                                   of_constants * runtime::random_normal(12, constant));
     entry.in(table) = static_cast<std::int32_t>(std::lround(entry.in(start)*factor));
   }
   return table;

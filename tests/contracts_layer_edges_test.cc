@@ -115,6 +115,20 @@ TEST_P(LayerEdgesOf, ManyAndFewRequests) {
   check(spec);
 }
 
+// Items of one or two blocks, some without tokens: several a CTA.
+TEST_P(LayerEdgesOf, ShortItems) {
+  for (int heads : {16, 64, 128}) {
+    CaseSpec spec = v4(heads, std::vector<int>(140, 70));
+    spec.topk = 64;
+    spec.extra_topk = 20;
+    for (int i = 0; i < 140; ++i) {
+      spec.topk_lengths.push_back(i % 3 == 0 ? 0 : 40 + i % 20);
+      spec.extra_topk_lengths.push_back(i % 6 < 4 ? 0 : 20);
+    }
+    check(spec);
+  }
+}
+
 TEST_P(LayerEdgesOf, Alone) {
   for (int heads : {16, 64}) {
     for (const EdgeSpec& edges :

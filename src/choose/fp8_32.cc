@@ -32,6 +32,14 @@ constexpr Shapes kListedSharesShapes = {
     {{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kListedSharesRows8)},
      {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kListedSharesRows16)},
      {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kListedSharesRows32)}}};
+constexpr Shapes kRecordsShapes = {
+    {{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRecordsRows8)},
+     {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRecordsRows16)},
+     {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRecordsRows32)}}};
+constexpr Shapes kRecordsSharesShapes = {
+    {{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRecordsSharesRows8)},
+     {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRecordsSharesRows16)},
+     {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRecordsSharesRows32)}}};
 constexpr TeamShape kTeamShape = {
     .tile_rows = fp8::kTeamRows, .team = fp8::kTeamCtas, .costs = cost::of_teams(Kernel::kFp8Rows16Team8)};
 constexpr TeamShape kE4m3TeamShape = {
@@ -47,13 +55,15 @@ const DenseShape& shape_of(const DecodeProblem& problem, const Shapes& shapes) {
 }
 
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
-  if (!fp8::is_fp8_584(problem)) {
+  const bool records = fp8::is_of_records(problem);
+  if (!records && !fp8::is_fp8_584(problem)) {
     return dense_geometry(problem, workers, shape_of(problem, fp8::is_e4m3(problem) ? kE4m3Shapes : kShapes));
   }
-  const schedule::Geometry line = dense_geometry(problem, workers, shape_of(problem, kFp8_584Shapes));
+  const schedule::Geometry line =
+      dense_geometry(problem, workers, shape_of(problem, records ? kRecordsShapes : kFp8_584Shapes));
   if (!cuda::has_rows_alike(problem)) return line;
-  return in_turn_if_faster(problem,
-                           listed_geometry(problem, workers, shape_of(problem, kListedSharesShapes), line));
+  const Shapes& of_shares = records ? kRecordsSharesShapes : kListedSharesShapes;
+  return in_turn_if_faster(problem, listed_geometry(problem, workers, shape_of(problem, of_shares), line));
 }
 
 schedule::Geometry geometry_of_teams(const DecodeProblem& problem, const schedule::Workers& workers) {

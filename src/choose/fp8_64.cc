@@ -24,6 +24,18 @@ constexpr DenseShape kFp8_584Shape = {.tile_rows = kTileRows,
 constexpr DenseShape kFp8_584ShapeOfTiles = {.tile_rows = kTileRows,
                                              .cost = cost::of(Kernel::kFp8Rows64, Situation::kFp8_584Tiles)};
 
+constexpr DenseShape kRecordsShape = {.tile_rows = kTileRows,
+                                      .cost = cost::of(Kernel::kFp8Rows64, Situation::kRecords)};
+constexpr DenseShape kRecordsSharesShape = {.tile_rows = kTileRows,
+                                            .cost = cost::of(Kernel::kFp8Rows64, Situation::kRecordsShares)};
+
+/// Shares of items, or whole items by kTurns, if that is no slower than a line.
+schedule::Geometry records_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
+  const schedule::Geometry line = dense_geometry(problem, workers, kRecordsShape);
+  if (!cuda::has_rows_alike(problem)) return line;
+  return in_turn_if_faster(problem, listed_geometry(problem, workers, kRecordsSharesShape, line));
+}
+
 /// Whole items by kTurns, if that is no slower than a line.
 schedule::Geometry fp8_584_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const bool one_tile = cuda::rows_of_item(problem) <= kTileRows;
@@ -34,6 +46,7 @@ schedule::Geometry fp8_584_geometry(const DecodeProblem& problem, const schedule
 
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   if (fp8::is_fp8_584(problem)) return fp8_584_geometry(problem, workers);
+  if (fp8::is_of_records(problem)) return records_geometry(problem, workers);
   schedule::Geometry g = dense_geometry(problem, workers, fp8::is_e4m3(problem) ? kE4m3Shape : kShape);
   if (problem.rows_per_kv_head() > kTileRows) {
     cost::add(g.cost, cost::of(Kernel::kFp8Rows64, Situation::kMoreTiles).on(workers));

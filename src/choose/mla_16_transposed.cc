@@ -17,10 +17,13 @@ using cost::Situation;
 constexpr cost::Costs kCost8 = cost::of(Kernel::kMla16Transposed, Situation::kRows8);
 constexpr cost::Costs kCostFp8 = cost::of(Kernel::kMla16Transposed, Situation::kFp8);
 constexpr cost::Costs kCostFp8_584 = cost::of(Kernel::kMla16Transposed, Situation::kFp8_584);
+constexpr cost::Costs kCostOfRecords = cost::of(Kernel::kMla16Transposed, Situation::kRecords);
+constexpr cost::Costs kCostOfRecordsShares = cost::of(Kernel::kMla16Transposed, Situation::kRecordsShares);
 constexpr cost::Costs kCostOfShares = cost::of(Kernel::kMla16Transposed, Situation::kListedShares);
 
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const auto cost = [&] {
+    if (cuda::loading_of(problem) == cuda::Loading::kRecords) return kCostOfRecords;
     if (format_of(problem.cache).all_value) return kCostFp8_584;
     return problem.cache.format == KvFormat::kPlain ? kCost8 : kCostFp8;
   };
@@ -28,8 +31,10 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   const DenseShape shape = {.tile_rows = key.tile_rows, .cost = cost()};
   const schedule::Geometry g = dense_geometry(problem, workers, shape);
   if (!cuda::is_listed({mla_16_transposed::kShareKeys}, key)) return g;
-  const schedule::Geometry shares =
-      listed_geometry(problem, workers, {.tile_rows = key.tile_rows, .cost = kCostOfShares}, g);
+  const bool records = cuda::loading_of(problem) == cuda::Loading::kRecords;
+  const DenseShape of_shares = {.tile_rows = key.tile_rows,
+                                .cost = records ? kCostOfRecordsShares : kCostOfShares};
+  const schedule::Geometry shares = listed_geometry(problem, workers, of_shares, g);
   return cuda::has_rows_alike(problem) ? whole_if_faster(problem, shares) : shares;
 }
 

@@ -28,6 +28,11 @@ constexpr DenseShape kShapeFp8_584 = {.tile_rows = mla_64_pingpong::kTileRows,
 constexpr DenseShape kShapeFp8_584OfTiles = {
     .tile_rows = mla_64_pingpong::kTileRows,
     .cost = cost::of(Kernel::kMla64Pingpong, Situation::kFp8_584Tiles)};
+constexpr DenseShape kShapeOfRecords = {.tile_rows = mla_64_pingpong::kTileRows,
+                                        .cost = cost::of(Kernel::kMla64Pingpong, Situation::kRecords)};
+constexpr DenseShape kShapeOfRecordsShares = {
+    .tile_rows = mla_64_pingpong::kTileRows,
+    .cost = cost::of(Kernel::kMla64Pingpong, Situation::kRecordsShares)};
 constexpr DenseShape kShapeOfListedShares = {
     .tile_rows = mla_64_pingpong::kTileRows,
     .cost = cost::of(Kernel::kMla64Pingpong, Situation::kListedShares)};
@@ -100,12 +105,16 @@ schedule::Geometry fp8_geometry(const DecodeProblem& problem, const schedule::Wo
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   if (cuda::goes_by_lists(problem)) {
     const bool one_tile = cuda::rows_of_item(problem) <= mla_64_pingpong::kTileRows;
-    const schedule::Geometry g =
-        dense_geometry(problem, workers, one_tile ? kShapeFp8_584 : kShapeFp8_584OfTiles);
+    const bool records = cuda::loading_of(problem) == cuda::Loading::kRecords;
+    const schedule::Geometry g = dense_geometry(problem, workers,
+                                                records    ? kShapeOfRecords
+                                                : one_tile ? kShapeFp8_584
+                                                           : kShapeFp8_584OfTiles);
     if (!mla_64_pingpong::has_listed_shares(problem, g)) return g;
-    return in_turn_if_faster(
-        problem,
-        listed_geometry(problem, workers, one_tile ? kShapeOfListedShares : kShapeOfListedSharesOfTiles, g));
+    const DenseShape& of_shares = records    ? kShapeOfRecordsShares
+                                  : one_tile ? kShapeOfListedShares
+                                             : kShapeOfListedSharesOfTiles;
+    return in_turn_if_faster(problem, listed_geometry(problem, workers, of_shares, g));
   }
   if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
   if (problem.cache.format == KvFormat::kE4m3) return dense_geometry(problem, workers, kShapeFp8);

@@ -33,6 +33,16 @@ FLASHLATENT_HOST_DEVICE float norm_factor(float squares, int elements, float eps
 #endif
 }
 
+/// The same from the mean of squares: 1 / sqrt(mean + epsilon). Where the elements are a power of two, a
+/// product has the quotient's bits.
+FLASHLATENT_HOST_DEVICE float norm_factor_of_mean(float mean, float epsilon) {
+#ifdef __CUDA_ARCH__
+  return __frcp_rn(__fsqrt_rn(__fadd_rn(mean, epsilon)));
+#else
+  return 1.0F / std::sqrt(mean + epsilon);
+#endif
+}
+
 struct Angle {
   float cos, sin;
 };

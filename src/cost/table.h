@@ -65,6 +65,14 @@ enum class Situation : std::uint8_t {
   kListedSharesRows8,    ///< kListedShares by tiles of at most 8 query rows; likewise 16 and 32.
   kListedSharesRows16,
   kListedSharesRows32,
+  kRecords,        ///< mxfp8_528, nvfp4_288 or fp8_528, or two of them in one softmax.
+  kRecordsShares,  ///< kListedShares of these.
+  kRecordsRows8,   ///< As kFp8_584Rows8 from mxfp8_528 and nvfp4_288; likewise 16 and 32, and shares.
+  kRecordsRows16,
+  kRecordsRows32,
+  kRecordsSharesRows8,
+  kRecordsSharesRows16,
+  kRecordsSharesRows32,
   kTeams,                ///< A team of CTAs shares a segment's blocks.
   kTeamsOfTiles,         ///< The same with several row tiles.
   kTeamsOfFewBlocks,     ///< The same where a CTA has at most four blocks.
@@ -132,6 +140,14 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "listed_shares_rows8",
                                                   "listed_shares_rows16",
                                                   "listed_shares_rows32",
+                                                  "records",
+                                                  "records_shares",
+                                                  "records_rows8",
+                                                  "records_rows16",
+                                                  "records_rows32",
+                                                  "records_shares_rows8",
+                                                  "records_shares_rows16",
+                                                  "records_shares_rows32",
                                                   "teams",
                                                   "teams_of_tiles",
                                                   "teams_of_few_blocks",

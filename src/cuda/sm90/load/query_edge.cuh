@@ -54,41 +54,66 @@ class QueryRowEdge {
     }
   }
 
-  /// A row of 512 columns, of which this lane has words `lane` and lane + 32.
-  __device__ __forceinline__ void apply(uint4& first, uint4& last) const {
-    float x[2][8];
-    widen_word(first, x[0]);
-    widen_word(last, x[1]);
+  /// Rows of 512 columns, of which this lane has words `lane` and lane + 32. Several rows at once: of one row
+  /// a warp mostly waits.
+  template <int kRows>
+  __device__ __forceinline__ void apply(uint4 (&words)[kRows][2]) const {
+    float x[kRows][2][8];
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      widen_word(words[row][0], x[row][0]);
+      widen_word(words[row][1], x[row][1]);
+    }
     if (edges_.norm > 0) {
-      float squares = 0;
+      float squares[kRows] = {};
 #pragma unroll
-      for (const auto& word : x) {
+      for (int i = 0; i < 16; ++i) {
 #pragma unroll
-        for (const float value : word) squares = edges::sum(squares, edges::product(value, value));
+        for (int row = 0; row < kRows; ++row) {
+          const float value = x[row][i / 8][i % 8];
+          squares[row] = edges::sum(squares[row], edges::product(value, value));
+        }
       }
 #pragma unroll
       for (int apart = kLanes / 2; apart > 0; apart /= 2) {
-        squares = edges::sum(squares, __shfl_xor_sync(0xffffffff, squares, apart));
+#pragma unroll
+        for (float& sum : squares) sum = edges::sum(sum, __shfl_xor_sync(0xffffffff, sum, apart));
       }
-      const float factor = edges::norm_factor(squares, kColumns, edges_.norm);
 #pragma unroll
-      for (auto& word : x) {
+      for (int row = 0; row < kRows; ++row) {
+        const float factor =
+            edges::norm_factor_of_mean(edges::product(squares[row], 1.0F / kColumns), edges_.norm);
 #pragma unroll
-        for (float& value : word) value = edges::product(value, factor);
+        for (auto& word : x[row]) {
+#pragma unroll
+          for (float& value : word) value = edges::product(value, factor);
+        }
       }
     }
-    if (turns()) turn_word(x[1], angles_);
-    first = round_word(x[0]);
-    last = round_word(x[1]);
+    if (turns()) {
+#pragma unroll
+      for (auto& row : x) turn_word(row[1], angles_);
+    }
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      words[row][0] = round_word(x[row][0]);
+      words[row][1] = round_word(x[row][1]);
+    }
   }
 
-  /// A row in tiles of 64 rows, the first of them at `tiles`.
-  __device__ __forceinline__ void prepare(std::uint32_t tiles, int row) const {
-    const std::uint32_t at = tiles + lane_ / 8 * kTileBytes + unit_offset(row, lane_ % 8);
-    uint4 first = ptx::load_shared_16_bytes(at), last = ptx::load_shared_16_bytes(at + 4 * kTileBytes);
-    apply(first, last);
-    ptx::store_16_bytes(at, first);
-    ptx::store_16_bytes(at + 4 * kTileBytes, last);
+  /// Rows `row` and row + apart in tiles of 64 rows, the first of them at `tiles`.
+  __device__ __forceinline__ void prepare(std::uint32_t tiles, int row, int apart) const {
+    uint4 words[2][2];
+    std::uint32_t at[2][2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      at[i / 2][i % 2] =
+          tiles + (lane_ / 8 + i % 2 * 4) * kTileBytes + unit_offset(row + i / 2 * apart, lane_ % 8);
+      words[i / 2][i % 2] = ptx::load_shared_16_bytes(at[i / 2][i % 2]);
+    }
+    apply(words);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) ptx::store_16_bytes(at[i / 2][i % 2], words[i / 2][i % 2]);
   }
 
  private:
@@ -153,8 +178,8 @@ class QueryEdge {
   /// The norm's factor of the row, when both threads have passed add_squares(); 1 if epsilon is 0.
   __device__ __forceinline__ float factor(float epsilon) const {
     if (epsilon == 0) return 1;
-    return edges::norm_factor(edges::sum(memory_.squares[0][row_], memory_.squares[1][row_]), kColumns,
-                              epsilon);
+    const float squares = edges::sum(memory_.squares[0][row_], memory_.squares[1][row_]);
+    return edges::norm_factor_of_mean(edges::product(squares, 1.0F / kColumns), epsilon);
   }
   /// Eight columns of the row; `angles`: of their pairs, null if they are not turned.
   __device__ __forceinline__ static uint4 prepared(const uint4& word, float factor,

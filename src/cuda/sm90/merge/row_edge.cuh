@@ -19,14 +19,14 @@ class RowEdge {
   /// In shared memory: the largest magnitude of a row's 64 columns, for the other warp.
   using Largest = float[8];
 
-  /// A row's columns from `column` on, a multiple of 64. Loads the angles that this lane needs.
+  /// A row's columns from `column` on, a multiple of 64. Loads the angles that this lane needs, of
+  /// `position`.
   __device__ __forceinline__ static RowEdge find(const DecodeArguments& args, const RowTile& tile, int head,
-                                                 int column) {
+                                                 int column, std::int64_t position) {
     RowEdge edge;
     const EdgeArguments& to = args.edges;
     edge.turns_ = to.output.positions != nullptr && column + kColumns == kVDim;
     if (edge.turns_) {
-      const std::int64_t position = to.output.position(tile.request, tile.first_token);
 #pragma unroll
       for (int i = 0; i < kAngles; ++i) {
         edge.angles_[i] = to.output.angle(position, 4 * i + static_cast<int>(threadIdx.x % 4));

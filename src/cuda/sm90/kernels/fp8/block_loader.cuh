@@ -18,7 +18,7 @@ struct LoaderOfTokens<Shared, Tokens::kFp8_656> {
 };
 template <class Shared>
 struct LoaderOfTokens<Shared, Tokens::kFp8_584> {
-  using Type = ListedRowLoader<Shared, Shared::Config::kListsInRegisters>;
+  using Type = ListedRowLoader<Shared, Shared::Config::kListsInRegisters, Copies584<Shared>>;
 };
 template <class Shared>
 using LoaderOf = typename LoaderOfTokens<Shared>::Type;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/block_loader.cuh"
-#include "cuda/sm90/kernels/fp8/few_rows_warpgroup.cuh"
 #include "cuda/sm90/walk/listed_items.cuh"
 
 namespace flashlatent::fp8::few_rows {
@@ -122,14 +121,14 @@ __device__ __forceinline__ sm90::ListedRange full_range(const sm90::DecodeArgume
   return range;
 }
 
-template <class Config>
-__device__ __forceinline__ void load_lists(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
-                                           int thread) {
+template <class Shared>
+__device__ __forceinline__ void load_lists(Shared& shared, const sm90::DecodeArguments& args, int thread) {
+  using Config = typename Shared::Config;
   sm90::WorkPosition position(shared.segments);
   auto tell = [&](const sm90::Work& work) {
     if (thread == 0) position.put(work);
   };
-  GuessingLoader<SharedMemory<Config>> loader(args.cache, shared, thread);
+  GuessingLoader<Shared> loader(args.cache, shared, thread);
   auto& walk = shared.walks.of_warp[thread / 32];
   if constexpr (Config::kAlone) {
     const schedule::Geometry& g = args.geometry;
@@ -148,12 +147,12 @@ __device__ __forceinline__ void load_lists(SharedMemory<Config>& shared, const s
 }
 
 /// Q of an item that shapes tell is loaded before the loader announces the item.
-template <class Config>
-__device__ __forceinline__ void compute_lists(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
-                                              Warpgroup<Config>& warpgroup) {
+template <class Shared, class Computing>
+__device__ __forceinline__ void compute_lists(Shared& shared, const sm90::DecodeArguments& args,
+                                              Computing& warpgroup) {
   sm90::WorkPosition position(shared.segments);
   bool known = false;
-  if constexpr (Config::kAlone) {
+  if constexpr (Shared::Config::kAlone) {
     const sm90::Work first = part_by_shapes(args);
     known = !first.is_end();
     if (known) warpgroup.prepare(first.tile);

@@ -45,8 +45,7 @@ class QueryShare {
   /// Normalises and rotates rows: a warp has whole ones.
   __device__ __forceinline__ void prepare(const sm90::QueryRowEdge& edge) {
     static_assert(Config::kEdges && kCount % 2 == 0);
-#pragma unroll
-    for (int i = 0; i < kCount; i += 2) edge.apply(values_[i], values_[i + 1]);
+    edge.apply(reinterpret_cast<uint4(&)[kCount / 2][2]>(values_));
   }
 
   /// The warp's largest finite magnitude, as bf16.

@@ -1,6 +1,7 @@
 // Up to 32 query rows a KV head; up to 16 also by teams, for calls too small to fill the device.
 #include <algorithm>
 
+#include "core/message.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/host/if_compiled.h"
 #include "cuda/host/latent_problem.h"
@@ -28,12 +29,20 @@ std::optional<std::string> declines_fp8_584(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& g, bool has_pages) {
-  if (is_fp8_584(problem)) {
-    const bool alone = schedule::combines_shares(g.partition) || g.partition == schedule::Partition::kTurns ||
-                       (g.partition == schedule::Partition::kWhole && cuda::has_rows_alike(problem));
-    return fp8_584_key(g.tile_rows, alone && g.tile_rows < kRows64);
+std::optional<std::string> declines_records(const DecodeProblem& problem) {
+  if (auto reason = cuda::declines_lists(problem, {}, kRecordsTaken)) return reason;
+  if (!problem.sparse.enabled) {
+    return message("tokens of the ", to_string(problem.cache.format),
+                   " cache come by page table; indices are accepted");
   }
+  return std::nullopt;
+}
+
+cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& g, bool has_pages) {
+  const bool alone = schedule::combines_shares(g.partition) || g.partition == schedule::Partition::kTurns ||
+                     (g.partition == schedule::Partition::kWhole && cuda::has_rows_alike(problem));
+  if (is_fp8_584(problem)) return fp8_584_key(g.tile_rows, alone && g.tile_rows < kRows64);
+  if (is_of_records(problem)) return records_key(g.tile_rows, alone);
   if (problem.cache.format != KvFormat::kE4m3) return key(g.tile_rows, g.team);
   const bool boxes = has_pages && !problem.sparse.enabled && problem.cache.page_size % kPageTokens == 0;
   return e4m3_key(g.tile_rows, boxes ? cuda::Loading::kBoxes : cuda::Loading::kTokens, g.team);
@@ -51,6 +60,7 @@ std::optional<std::string> declines_rows(const DecodeProblem& problem, int most)
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (fp8::is_of_records(problem)) return fp8::declines_records(problem);
   auto reason = fp8::is_fp8_584(problem) ? fp8::declines_fp8_584(problem) : fp8::declines_cache(problem);
   return reason ? reason : declines_rows(problem, fp8::kMostFewRows);
 }
@@ -69,7 +79,8 @@ const DecodeKernel kFp8Rows32Kernel = {
     .architecture = Architecture::kSm90a,
     .takes =
         "fp8_656 caches, and e4m3 latents of 576 with products in bf16 or fp8, dense and sparse; fp8_584, "
-        "with an extra cache or without, sparse; up to 32 query rows a KV head, any page size",
+        "with an extra cache or without, sparse; up to 32 query rows a KV head, any page size; mxfp8_528 and "
+        "nvfp4_288 likewise, any number of query rows",
     .declines = declines,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(fp8::launch),

@@ -4,6 +4,7 @@
 #include "core/formats/e4m3_latent.h"
 #include "core/formats/fp8_584.h"
 #include "core/formats/fp8_656.h"
+#include "core/formats/mxfp8_528.h"
 #include "cuda/host/instance_key.h"
 
 namespace flashlatent::fp8 {
@@ -27,6 +28,10 @@ constexpr cuda::InstanceKey e4m3_key(int tile_rows, cuda::Loading loading, int t
 constexpr cuda::InstanceKey fp8_584_key(int tile_rows, bool alone = false) {
   return {Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, tile_rows, cuda::Loading::kFp8_584, 1, 1, alone};
 }
+/// Records. `alone`: as with fp8_584.
+constexpr cuda::InstanceKey records_key(int tile_rows, bool alone) {
+  return {Dtype::kBF16, mxfp8_528::kDim, mxfp8_528::kDim, tile_rows, cuda::Loading::kRecords, 1, 1, alone};
+}
 /// Pages that are loaded by boxes are a multiple of so many tokens.
 inline constexpr int kPageTokens = 16;
 
@@ -42,6 +47,9 @@ inline constexpr std::array kE4m3TeamKeys = {e4m3_key(kTeamRows, cuda::Loading::
 inline constexpr std::array kFewRows584Keys = {fp8_584_key(8), fp8_584_key(16), fp8_584_key(32)};
 inline constexpr std::array kAlone584Keys = {fp8_584_key(8, true), fp8_584_key(16, true),
                                              fp8_584_key(32, true)};
+inline constexpr std::array kRecordsKeys = {
+    records_key(8, false), records_key(16, false), records_key(32, false),      records_key(8, true),
+    records_key(16, true), records_key(32, true),  records_key(kRows64, false), records_key(kRows64, true)};
 /// fp8_584 with the edges of the layer.
 constexpr cuda::InstanceKey with_edges(cuda::InstanceKey key) {
   key.edges = true;

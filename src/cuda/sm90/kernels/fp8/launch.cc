@@ -10,12 +10,13 @@ Status launch(const DecodeCall& call) {
     const cuda::InstanceKey asked = key_of(c.problem, c.geometry, c.inputs.kv_cache.shape[0] > 0);
     if (cuda::has_edges(c.inputs, c.outputs)) return cuda::find_instance({kEdges}, with_edges(asked));
     if (cuda::merges_in_kernel(c.geometry)) {
-      return cuda::find_instance(
-          {kMergingFewRows, kMergingFewRowsE4m3, kMergingFewRows584, kTeams, kE4m3Teams, kRows64Instances},
-          asked);
+      return cuda::find_instance({kMergingFewRows, kMergingFewRowsE4m3, kMergingFewRows584, kTeams,
+                                  kE4m3Teams, kRows64Instances, kRecords},
+                                 asked);
     }
     return cuda::find_instance(
-        {kFewRows, kFewRowsE4m3, kFewRows584, kAlone584, kTeams, kE4m3Teams, kRows64Instances}, asked);
+        {kFewRows, kFewRowsE4m3, kFewRows584, kAlone584, kTeams, kE4m3Teams, kRows64Instances, kRecords},
+        asked);
   });
 }
 

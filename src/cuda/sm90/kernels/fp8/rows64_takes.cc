@@ -29,6 +29,7 @@ namespace {
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (fp8::is_fp8_584(problem)) return fp8::declines_fp8_584(problem);
+  if (fp8::is_of_records(problem)) return fp8::declines_records(problem);
   std::optional<std::string> reason = fp8::declines_cache(problem);
   if (!reason && fp8::is_e4m3(problem)) reason = declines_e4m3_products(problem);
   return reason;
@@ -40,8 +41,9 @@ const DecodeKernel kFp8Rows64Kernel = {
     .name = "fp8_64",
     .architecture = Architecture::kSm90a,
     .takes =
-        "fp8_656 caches, and e4m3 latents of 576 with products in bf16, dense and sparse; fp8_584 caches, "
-        "sparse, with or without an extra cache; any number of query rows, any page size",
+        "fp8_656 caches, and e4m3 latents of 576 with products in bf16, dense and sparse; fp8_584, mxfp8_528 "
+        "and nvfp4_288 caches, sparse, with or without an extra cache; any number of query rows, any page "
+        "size",
     .declines = declines,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(fp8::launch),

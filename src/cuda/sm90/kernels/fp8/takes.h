@@ -2,6 +2,9 @@
 // launches.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
+
 #include "cuda/sm90/kernels/fp8/keys.h"
 #include "kernel/decode_kernel.h"
 
@@ -15,10 +18,18 @@ inline bool is_fp8_584(const DecodeProblem& problem) {
   return problem.cache.format == KvFormat::kFp8_584;
 }
 
+/// The records that these kernels take. fp8_528, whose scales are fp32, goes by converted tiles.
+inline constexpr KvFormat kRecordsTaken[] = {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288};
+inline bool is_of_records(const DecodeProblem& problem) {
+  return std::ranges::find(kRecordsTaken, problem.cache.format) != std::end(kRecordsTaken);
+}
+
 /// Why none of these kernels takes the problem's cache; nothing if they may, by rows or queries.
 std::optional<std::string> declines_cache(const DecodeProblem& problem);
 /// The same for fp8_584: all rows of a tile must attend to the same tokens.
 std::optional<std::string> declines_fp8_584(const DecodeProblem& problem);
+/// The same for records.
+std::optional<std::string> declines_records(const DecodeProblem& problem);
 
 /// The instance for a call. `has_pages`: a cache without pages has no boxes.
 cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& geometry, bool has_pages);

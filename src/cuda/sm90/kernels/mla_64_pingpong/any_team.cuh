@@ -25,7 +25,12 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
  public:
   __device__ __forceinline__ AnyTeamWarpgroup(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
                                               const sm90::QueryMaps& query_maps, int me, const TeamPart& part)
-      : Base(shared, args, query_maps, me), part_(part) {}
+      : Base(shared, args, query_maps, me), part_(part) {
+    if constexpr (Config::kEdges) {
+      const edges::Rotary& rotary = args.edges.output;
+      if (rotary.positions != nullptr) position_ = rotary.position(part.tile.request, part.tile.first_token);
+    }
+  }
 
   /// Pieces of one owner: with edges 128 columns, which have one scale.
   static constexpr int kTogether = Config::kEdges ? 2 : 1;
@@ -134,7 +139,7 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
   }
   __device__ __forceinline__ auto edge_of(int head, int column) const {
     if constexpr (Config::kEdges) {
-      return sm90::RowEdge::find(args_, part_.tile, head, column);
+      return sm90::RowEdge::find(args_, part_.tile, head, column, position_);
     } else {
       return NoEdge();
     }
@@ -146,11 +151,17 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
     if (piece >= part_.end) return;
     Place place = place_of(piece);
     ptx::wait_for_cluster(shared_.team.received, 0);
+    constexpr int kStep = Config::kComputeThreads / 32;
     while (true) {
+      Place next;
+      if constexpr (Config::kEdges) {  // its angles come meanwhile
+        if (piece + kStep < part_.end) next = place_of(piece + kStep);
+      }
       add_up(piece, place);
-      piece += Config::kComputeThreads / 32;
+      piece += kStep;
       if (piece >= part_.end) return;
-      place = place_of(piece);
+      if constexpr (!Config::kEdges) next = place_of(piece);
+      place = next;
     }
   }
 
@@ -205,6 +216,7 @@ class AnyTeamWarpgroup : public Warpgroup<Config> {
   }
 
   const TeamPart& part_;
+  std::int64_t position_ = 0;  // of the query token, by which the output is turned back
 };
 
 /// Q of a tile whose rows are not in line, by warps 8 to 15.
@@ -234,9 +246,10 @@ __device__ __forceinline__ void prepare_query(SharedMemory<Config>& shared, cons
   if (edges.norm == 0 && edges.query.positions == nullptr) return;
   const sm90::QueryRowEdge edge(edges, position);
   ptx::wait(shared.q_full, 0);
+  constexpr int kWarps = Config::kThreads / 32;
 #pragma unroll 1
-  for (int row = static_cast<int>(threadIdx.x) / 32; row < tile.rows; row += Config::kThreads / 32) {
-    edge.prepare(ptx::shared_address(shared.q), row);
+  for (int row = static_cast<int>(threadIdx.x) / 32; row < tile.rows; row += 2 * kWarps) {
+    edge.prepare(ptx::shared_address(shared.q), row, kWarps);  // also of rows that are not live
   }
   ptx::fence_for_async_proxy();
 }

@@ -1,0 +1,137 @@
+// What a scoring warpgroup does with a block of records, whatever the number of query rows: tokens from
+// stages to scores, and to values in tiles.
+#pragma once
+
+#include "cuda/sm90/kernels/fp8/record_copies.cuh"
+#include "cuda/sm90/kernels/fp8/record_keys.cuh"
+#include "cuda/sm90/math/fragment.cuh"
+
+namespace flashlatent::fp8::records {
+
+template <class Shared>
+class ScoredBlock {
+ protected:
+  using Config = typename Shared::Config;
+  static constexpr int kRows = Config::kRows;
+  static constexpr std::uint32_t kAllOfWarp = (1U << kWarpTokens) - 1;
+
+  /// `scorer`: this warpgroup's number among those that score.
+  __device__ __forceinline__ ScoredBlock(Shared& shared, int scorer) : shared_(shared), scorer_(scorer) {}
+
+  /// The thread's number in its warpgroup; made anew at each use, since registers are short.
+  __device__ __forceinline__ static int thread() {
+    int thread = threadIdx.x % 128;
+    asm volatile("" : "+r"(thread));
+    return thread;
+  }
+
+  /// s_ = K Q^T of the next block in the stages, which becomes the values of the next two halves.
+  __device__ __forceinline__ void score() {
+    const Held held = shared_.held[scorer_][thread() / 32][wait_for_stage(turn_)];
+    live_ = held.live;
+    if (__any_sync(0xffffffff, sm90::RecordRows::is_e2m1(static_cast<sm90::Record>(held.record)))) {
+      multiply<Nvfp4Keys>();
+    } else {
+      multiply<Mxfp8Keys>();
+    }
+    half_ += 2;
+  }
+  /// Leaves a block to the other scorer.
+  __device__ __forceinline__ void pass_block() { half_ += 2; }
+
+  /// The scores' factor for the first and the second token, and the logarithms of their units. `scale`: of
+  /// scores in units, to base 2.
+  __device__ __forceinline__ float2 factors(float scale) const {
+    return make_float2(scale * sm90::power_of_two(units_.low), scale * sm90::power_of_two(units_.high));
+  }
+  __device__ __forceinline__ float2 logs() const {
+    return make_float2(sm90::log2_of(units_.low), sm90::log2_of(units_.high));
+  }
+  /// Scores of tokens that do not count become -inf.
+  __device__ __forceinline__ void mask() {
+    const int row = thread() % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) {
+      if ((live_ >> (row + i / 2 % 2 * 8) & 1) == 0) s_[i] = -INFINITY;
+    }
+  }
+
+  Shared& shared_;
+  const int scorer_;
+  std::uint32_t live_ = 0;  // which of the warp's tokens count
+  Units units_;             // of this thread's tokens
+  float s_[kRows / 2];
+
+ private:
+  /// Waits for this warp's stage number `turn`, and returns its place.
+  __device__ __forceinline__ int wait_for_stage(std::uint32_t turn) const {
+    const int slot = turn % Config::kWarpStages;
+    ptx::wait(shared_.full[scorer_][thread() / 32][slot], turn / Config::kWarpStages & 1);
+    return slot;
+  }
+  /// The address of this thread's first token in that stage.
+  template <class Keys>
+  __device__ __forceinline__ std::uint32_t token_in(int slot) const {
+    return ptx::shared_address(shared_.stages[scorer_][thread() / 32][slot]) +
+           thread() % 32 / 4 * Keys::kPitch;
+  }
+  /// By all lanes. Their reads are over when `read`, which depends on them, has been compared with something;
+  /// an arrival by itself does not wait for reads.
+  __device__ __forceinline__ void free_stage(std::uint32_t read) {
+    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x9E3779B9;\n@p nanosleep.u32 1;\n}" ::"r"(read)
+                 : "memory");
+    ptx::arrive(shared_.empty[scorer_][thread() / 32][turn_ % Config::kWarpStages]);
+    ++turn_;
+  }
+
+  template <class Keys>
+  __device__ __forceinline__ void multiply() {
+    constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
+    constexpr int kHalf = Config::kChunks / 2;
+    const std::uint64_t q =
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
+    const auto next = [&] { return token_in<Keys>(wait_for_stage(turn_)); };
+    // A stage's bytes are read at once, since the stage is filled again only then.
+    const std::uint32_t token = token_in<Keys>(turn_ % Config::kWarpStages);
+    Keys keys(token, thread() % 4);
+    keys.read(token, thread() % 4);
+    free_stage(keys.read_so_far());
+    keys.settle(thread() % 4, next);
+    fp8::Operands a[2];
+    std::uint32_t to[4];  // of the half that is stored, by 16 columns
+#pragma unroll
+    for (int n = 0; n < Config::kChunks; ++n) {
+      const int i = (n + kHalf) % Config::kChunks;  // the last half of the columns comes first
+      if (n >= 2) ptx::wgmma_wait<1>();
+      keys.widen(a[n % 2], i);
+      ptx::wgmma_fence();
+      fp8::multiply<__half, kRows>(s_, a[n % 2], q + i * kTileStep, n > 0);
+      ptx::wgmma_commit();
+      if (n % kHalf == 0) {
+        const std::uint32_t half = half_ + n / kHalf;
+        const int place = half % Config::kHalves;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          to[k] = sm90::fragment_address(shared_.values[place].chunks[0], thread(), k);
+        }
+        ptx::wait(shared_.free[place], (half / Config::kHalves & 1) ^ 1);
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        ptx::store_matrices(to[k] + n % kHalf * static_cast<std::uint32_t>(sizeof(sm90::Tile)), a[n % 2][k]);
+      }
+      if (Keys::kStages == 2 && n == kHalf - 1) {
+        keys.read(next(), thread() % 4);
+        free_stage(keys.read_so_far());
+      }
+    }
+    units_ = keys.units();
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(s_);
+  }
+
+  std::uint32_t turn_ = 0;  // stages of this warp so far
+  std::uint32_t half_ = 0;  // halves of values so far
+};
+
+}  // namespace flashlatent::fp8::records

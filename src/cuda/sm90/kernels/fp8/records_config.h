@@ -1,0 +1,54 @@
+// Compile-time shape of the kernel of few rows for records: mxfp8_528 and nvfp4_288.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "core/formats/mxfp8_528.h"
+#include "core/formats/nvfp4_288.h"
+#include "cuda/sm90/kernels/fp8/token_kind.h"
+
+namespace flashlatent::fp8::records {
+
+/// kRows_: query rows a tile, wgmma's N: 8, 16 or 32. kAlone_: a CTA has a share of one item, or whole items
+/// by kTurns (walk/listed_items.cuh).
+template <int kRows_, bool kAlone_>
+struct Config {
+  using Element = __nv_bfloat16;
+  static constexpr Tokens kTokens = Tokens::kRecords;
+  static constexpr bool kE4m3 = false, kFp8_584 = false;
+  static constexpr bool kListsInRegisters = true;  // in the loader
+  static constexpr bool kAlone = kAlone_;
+  static constexpr int kRows = kRows_;
+  static_assert(kRows == 8 || kRows == 16 || kRows == 32);
+
+  static constexpr int kQkDim = mxfp8_528::kDim, kVDim = kQkDim;
+  static_assert(kQkDim == nvfp4_288::kDim);
+  static constexpr int kChunks = kVDim / 64;
+  // One warpgroup has all columns of the output.
+  static constexpr int kPartDim = kVDim, kPartChunks = kChunks;
+
+  /// Two warpgroups score blocks alternately. Each has a place for its block's values, P and statistics.
+  static constexpr int kScorers = 2;
+  static constexpr int kComputeThreads = kScorers * 128;       // which load Q, too
+  static constexpr int kLoadersBegin = kComputeThreads + 128;  // behind the output's warpgroup
+  static constexpr int kThreads = kLoadersBegin + 128;
+  static constexpr int kLoaderRegisters = 72;
+  static constexpr int kScorerRegisters = kRows < 32 ? 152 : 136;
+  static constexpr int kOutputRegisters = kRows < 32 ? 136 : 168;  // 16 values of the output a query row
+  static_assert(kScorers * kScorerRegisters + kOutputRegisters + kLoaderRegisters == 4 * 128);
+
+  // P is scaled to at most 2^kLargestP; kSlack as few_rows::Config's.
+  static constexpr int kLargestP = 9, kSlack = 6;
+
+  static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
+  static constexpr int kQueryTiles = kChunks;
+  /// Places of half of a block's values.
+  static constexpr int kHalves = 2 * kScorers;
+  /// A stage has 16 tokens that a warp loads and another one reads: all of nvfp4_288, half of the columns of
+  /// mxfp8_528. Each scoring warp has stages of its own.
+  static constexpr int kStageTokens = 16, kWarpStages = kRows == 8 ? 2 : 1;
+  static constexpr int kStageBytes = kStageTokens * (nvfp4_288::kTokenBytes + 32);
+  static constexpr int kBlocksAhead = 1;
+};
+
+}  // namespace flashlatent::fp8::records

@@ -441,7 +441,10 @@ __global__ void units_kernel(const std::uint8_t* codes, const std::uint8_t* scal
   };
   fp8::Ratios584 ratios;
   if (__any_sync(0xffffffff, low.is_odd() || high.is_odd())) {
-    fp8::bound_values(low, high, keys);
+    fp8::bound_values<1>(low, high, keys, [](std::uint32_t bound) {
+      bound = __vmaxu2(bound, __shfl_xor_sync(0xffffffff, bound, 1));
+      return __vmaxu2(bound, __shfl_xor_sync(0xffffffff, bound, 2));
+    });
     fp8::find_odd_ratios(ratios, low, high);
   } else {
     fp8::find_ratios(ratios, low, high);

@@ -13,6 +13,10 @@ template <class T>
 inline T __ldg(const T* place) {
   return *place;
 }
+template <class T>
+inline T __ldcg(const T* place) {
+  return *place;
+}
 inline void cudaGridDependencySynchronize() {}
 inline void cudaTriggerProgrammaticLaunchCompletion() {}
 inline const dim3 blockIdx{0, 0, 0};

@@ -33,13 +33,15 @@ class LayerEdgesOf : public Contracts {
     RandomCase with = runtime::make_case(spec, 5);
     const RandomCase without = runtime::without_edges(with);
     if (!taken(without.problem)) return;
-    DecodeRun plain = place(without, executor_);
-    run(plain);
     Result<DecodeRun> made = DecodeRun::create(with.problem, with.inputs, executor_, request_of(spec.edges));
     ASSERT_TRUE(made.ok()) << made.status().message();
     DecodeRun& edged = *made;
     const Result<Selection> selection = select(with.problem, executor_);
     ASSERT_TRUE(selection.ok());
+    Executor same = executor_;  // edges may change what is picked
+    same.kernel = selection->kernel->name;
+    DecodeRun plain = place(without, same);
+    run(plain);
     const FusedEdges fused = fused_edges(*selection, with.problem, edged.inputs(), edged.outputs());
     std::vector<std::uint8_t> first;
     for (int i = 0; i < 3; ++i) {

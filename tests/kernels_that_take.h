@@ -31,7 +31,9 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
   if (lists) {
     const int heads = problem.query.heads / cache.heads;
     if (kernel == "mla_64_pingpong") return cache.qk_dim == 512 && cache.v_dim == 512;
-    if (kernel == "fp8_64") return cache.format == KvFormat::kFp8_584 && problem.sparse.enabled;
+    const bool by_bytes =
+        cache.format == KvFormat::kFp8_584 || (records && cache.format != KvFormat::kFp8_528);
+    if (kernel == "fp8_64") return by_bytes && problem.sparse.enabled;
     if (kernel == "mla_64_team") {
       const auto blocks = [](int tokens) { return (tokens + 63) / 64; };
       const int all = blocks(problem.sparse.topk) + (cache.extra.enabled ? blocks(cache.extra.topk) : 0);
@@ -39,7 +41,7 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
              !invariant && (!cache.extra.enabled || cache.extra.indexed) && all <= 32;
     }
     if (kernel == "fp8_32") {
-      return cache.format == KvFormat::kFp8_584 && problem.sparse.enabled && rows <= 32;
+      return by_bytes && problem.sparse.enabled && (records || rows <= 32);
     }
     if (kernel != "mla_16_transposed") return false;
     if (cache.format == KvFormat::kFp8_656) return usual_dims;

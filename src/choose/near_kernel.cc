@@ -71,6 +71,7 @@ Result<std::optional<NearCandidate>> near_candidate(const DecodeProblem& problem
   const std::vector<std::int64_t> lengths = compared_lengths(reach);
   const auto times_of = [&](const Candidate& candidate) {
     std::vector<double> times;
+    times.reserve(lengths.size());
     for (const std::int64_t tokens : lengths) {
       times.push_back(static_cast<double>(estimate_of_equal(problem, candidate, workers, tokens)));
     }

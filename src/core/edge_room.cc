@@ -3,13 +3,14 @@
 namespace flashlatent {
 
 EdgeRoom edge_room(const DecodeProblem& problem) {
-  const auto& [query, cache, sparse, options] = problem;
-  const auto room = [&](bool wanted, int dim) -> std::size_t {
+  const auto room = [&problem](bool wanted, int dim) -> std::size_t {
     if (!wanted) return 0;
+    const DecodeProblem::Query& query = problem.query;
     const std::size_t rows = std::size_t{1} * query.batch * query.tokens * query.heads;
-    return (rows * dim * size_of(cache.dtype) + 255) / 256 * 256;
+    return (rows * dim * size_of(problem.cache.dtype) + 255) / 256 * 256;
   };
-  return {room(options.q_edge, cache.qk_dim), room(options.out_edge, cache.v_dim)};
+  return {room(problem.options.q_edge, problem.cache.qk_dim),
+          room(problem.options.out_edge, problem.cache.v_dim)};
 }
 
 }  // namespace flashlatent

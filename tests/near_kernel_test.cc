@@ -72,6 +72,7 @@ TEST(NearKernel, LeavesAndFitsIntoTheSizesOfOneKernel) {
           ++found;
           const Candidate& candidate = (*near)->candidate;
           EXPECT_TRUE(far.kernel->leaves && candidate.kernel->leaves);
+          EXPECT_LT((*near)->most_tokens, cuda::reach_of(problem));
           EXPECT_EQ(candidate.geometry.max_tokens, cuda::reach_of(problem));
           const Sizes all = sizes_of(problem, *list, far), own = sizes_of(problem, {candidate}, candidate);
           EXPECT_LE(own.plan, all.plan) << to_string(problem) << candidate.kernel->name;
@@ -80,7 +81,7 @@ TEST(NearKernel, LeavesAndFitsIntoTheSizesOfOneKernel) {
       }
     }
   }
-  EXPECT_GT(found, 50);
+  EXPECT_GT(found, 30);
 }
 
 TEST(NearKernel, IsForLessThanTheTypicalTokens) {

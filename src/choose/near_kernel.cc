@@ -63,7 +63,10 @@ bool lengths_may_decide(const DecodeProblem& problem, const Executor& executor) 
 
 Result<std::optional<NearCandidate>> near_candidate(const DecodeProblem& problem, const Executor& executor,
                                                     const schedule::Workers& workers, const Candidate& far) {
-  if (!far.kernel->leaves || problem.query.batch == 0) return std::optional<NearCandidate>();
+  const int requests = problem.query.batch;
+  if (!far.kernel->leaves || requests == 0 || requests > kNearKernelLimits.most_requests) {
+    return std::optional<NearCandidate>();
+  }
   const std::optional<DecodeProblem> typical = typical_problem(problem);
   const std::int64_t reach = cuda::reach_of(typical ? *typical : problem);
   FLASHLATENT_ASSIGN_OR_RETURN(const std::vector<Candidate> list,
@@ -87,13 +90,15 @@ Result<std::optional<NearCandidate>> near_candidate(const DecodeProblem& problem
   double best = loss(least, [&](std::size_t i) { return far_times[i]; }) * kNearKernelLimits.gain;
   std::optional<NearCandidate> near;
   for (std::size_t c = 0; c < list.size(); ++c) {
-    // Up to the last length before the first at which the far kernel is as fast.
+    // Up to the last length before the first at which the far kernel is as fast. If there is none, the far
+    // kernel was picked for lengths that vary, and stays alone.
     std::size_t end = 0;
     while (end < lengths.size() && times[c][end] < far_times[end]) ++end;
+    if (end == 0 || end == lengths.size()) continue;
     const double both = loss(least, [&](std::size_t i) {
       return (i < end ? times[c] : far_times)[i] + kNearKernelLimits.second_launch;
     });
-    if (end == 0 || both >= best) continue;
+    if (both >= best) continue;
     best = both;
     near = NearCandidate{list[c], static_cast<std::int32_t>(lengths[end - 1])};
   }

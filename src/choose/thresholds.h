@@ -100,6 +100,7 @@ struct NearKernelLimits {
   /// Tables that reach less far are often as long as their requests. There the second launch would cost more
   /// than it gains (1 to 7 % of calls up to 8,192 tokens).
   int least_reach = 16384;
+  int most_requests = 64;                     ///< With more no kernel gains what the second launch costs.
   int lengths[4] = {512, 2048, 8192, 32768};  ///< Kernels that are fastest at these are tried.
   int least_tokens = 256;  ///< Times are compared at this length, and at each twice as long.
   /// Nanoseconds that the launch which leaves takes: 1,000 to 2,700 where the other one has few requests

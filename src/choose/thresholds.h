@@ -97,8 +97,8 @@ inline constexpr Gqa16Limits kGqa16Limits;
 
 /// A near kernel beside the one for the page table's reach (near_kernel.h).
 struct NearKernelLimits {
-  /// Tables that reach less far are often as long as their requests. There the second launch would cost more
-  /// than it gains (1 to 7 % of calls up to 8,192 tokens).
+  /// Tables that reach less far are often as long as their requests, for which the second launch gains
+  /// nothing.
   int least_reach = 16384;
   int most_requests = 64;                     ///< With more no kernel gains what the second launch costs.
   int lengths[4] = {512, 2048, 8192, 32768};  ///< Kernels that are fastest at these are tried.

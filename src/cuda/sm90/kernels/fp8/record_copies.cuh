@@ -3,7 +3,7 @@
 // and one scoring warp reads, in the places that record_keys.cuh has for them.
 #pragma once
 
-#include "cuda/sm90/kernels/fp8/listed_row_loader.cuh"
+#include "cuda/sm90/kernels/fp8/block_loader.cuh"
 #include "cuda/sm90/kernels/fp8/record_keys.cuh"
 #include "cuda/sm90/load/record_rows.cuh"
 
@@ -25,13 +25,15 @@ struct RecordPlace {
   std::uint32_t live;  // of the warp's tokens of both blocks
 };
 
-/// Copies of a warp's 16 tokens of a block to its stages: whole tokens of nvfp4_288, halves of mxfp8_528's
-/// columns, the last half first, since scales may follow it. Each scoring warp has stages of its own, of
-/// which it takes one after another: a barrier's parity would not tell it another warp's uses from its own.
+/// Copies of a warp's 16 tokens of a block to its stages: whole tokens, or halves of mxfp8_528's columns
+/// (Config::kWholeTokens), the last half first, since scales may follow it. Each scoring warp has stages of
+/// its own, of which it takes one after another: a barrier's parity would not tell it another warp's uses
+/// from its own.
 template <class Shared>
 class CopiesOfRecords {
   using Config = typename Shared::Config;
   using Rows = sm90::RecordRows;
+  using Mxfp8Keys = records::Mxfp8Keys<Config::kWholeTokens>;
 
  public:
   using Row = RecordPlace;
@@ -64,11 +66,13 @@ class CopiesOfRecords {
                                                                                              which, 0);
       return;
     }
-    constexpr int kHalf = mxfp8_528::kDim / 2;
-    begin(shared, thread, held, kHalf + mxfp8_528::kScaleBytes);
-    copy_tokens<kHalf, mxfp8_528::kScaleBytes, records::Mxfp8Keys::kPitch>(row, thread % 32, which, kHalf);
-    begin(shared, thread, held, kHalf);
-    copy_tokens<kHalf, 0, records::Mxfp8Keys::kPitch>(row, thread % 32, which, 0);
+    constexpr int kColumns = Mxfp8Keys::kStageColumns, kSecond = mxfp8_528::kDim - kColumns;
+    begin(shared, thread, held, kColumns + mxfp8_528::kScaleBytes);
+    copy_tokens<kColumns, mxfp8_528::kScaleBytes, Mxfp8Keys::kPitch>(row, thread % 32, which, kSecond);
+    if constexpr (kSecond > 0) {
+      begin(shared, thread, held, kSecond);
+      copy_tokens<kSecond, 0, Mxfp8Keys::kPitch>(row, thread % 32, which, 0);
+    }
   }
 
  private:
@@ -108,5 +112,21 @@ class CopiesOfRecords {
   std::uint8_t* stage_ = nullptr;
   ptx::Barrier* full_ = nullptr;
 };
+
+template <class Shared>
+struct LoaderOfTokens<Shared, Tokens::kRecords> {
+  using Type = ListedRowLoader<Shared, Shared::Config::kListsInRegisters, CopiesOfRecords<Shared>,
+                               Shared::Config::kBlocksAhead>;
+};
+
+/// Prepares the barriers of all stages; by one thread.
+template <class Shared>
+__device__ __forceinline__ void init_stages(Shared& shared) {
+  using Config = typename Shared::Config;
+  for (int i = 0; i < Config::kScorers * 4 * Config::kWarpStages; ++i) {
+    ptx::init((&shared.full[0][0][0])[i], LoaderOf<Shared>::kArrivals);
+    ptx::init((&shared.empty[0][0][0])[i], 32);
+  }
+}
 
 }  // namespace flashlatent::fp8

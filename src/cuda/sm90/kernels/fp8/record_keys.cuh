@@ -18,7 +18,8 @@ struct Units {
 };
 
 /// Some bits of each word.
-__device__ __forceinline__ std::uint32_t any_of(const KeyBytes (&bytes)[4]) {
+template <int kCount>
+__device__ __forceinline__ std::uint32_t any_of(const KeyBytes (&bytes)[kCount]) {
   std::uint32_t any = 0;
 #pragma unroll
   for (const KeyBytes& b : bytes) {
@@ -29,14 +30,15 @@ __device__ __forceinline__ std::uint32_t any_of(const KeyBytes (&bytes)[4]) {
 }
 
 /// mxfp8_528. A lane's 32 columns have one scale. Scales are split into a unit and ratios (units_584.cuh);
-/// zeroed caches and scales of any size take the way of all, but for tokens that are odd. A first
-/// stage has the last half of a token's columns and its scales, a second one the other half.
+/// zeroed caches and scales of any size take the way of all, but for tokens that are odd. kWhole: a stage
+/// has whole tokens; else a first one has the last half of a token's columns and its scales, a second one the
+/// other half.
+template <bool kWhole>
 class Mxfp8Keys {
-  static constexpr int kStageColumns = mxfp8_528::kDim / 2;
-
  public:
-  static constexpr int kStages = 2;
-  static constexpr int kPitch = kStageColumns + mxfp8_528::kScaleBytes;  // 17 groups of banks: no conflicts
+  static constexpr int kStages = kWhole ? 1 : 2, kStageColumns = mxfp8_528::kDim / kStages;
+  static constexpr int kPitch = kStageColumns + mxfp8_528::kScaleBytes;
+  static_assert(kPitch / 16 % 2 == 1);  // groups of banks: no conflicts
 
   /// `token`: the address of the thread's first one.
   __device__ __forceinline__ Mxfp8Keys(std::uint32_t token, int quad_lane)
@@ -54,7 +56,7 @@ class Mxfp8Keys {
     const bool odd =
         __any_sync(0xffffffff, is_odd(largest_[0], least & 0xFFFF) || is_odd(largest_[1], least >> 16));
     if (odd) [[unlikely]]
-      bound_values(second() + quad_lane * 32);
+      bound_values([&] { return second() + quad_lane * 32; });
     const Units unit = units();
     const std::uint32_t zero[2] = {(unit.low - UnitScales::kHalfBias) * 0x10001U,
                                    (unit.high - UnitScales::kHalfBias) * 0x10001U};
@@ -78,9 +80,7 @@ class Mxfp8Keys {
   /// Reads all of a stage. `token`: the address of the thread's first one.
   __device__ __forceinline__ void read(std::uint32_t token, int quad_lane) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      bytes_[i] = KeyBytes::at<kPitch>(token + quad_lane * 32 + i / 2 * 128 + i % 2 * 16);
-    }
+    for (int i = 0; i < kHeld; ++i) bytes_[i] = chunk_at(token + quad_lane * 32, i);
   }
   /// Anything that depends on all that has been read.
   __device__ __forceinline__ std::uint32_t read_so_far() const {
@@ -88,11 +88,17 @@ class Mxfp8Keys {
   }
   /// Chunk i, which has been read.
   __device__ __forceinline__ void widen(Operands& a, int i) const {
-    widen_token<0>(a, bytes_[i % 4].low, ratio_[0][i / 2]);
-    widen_token<1>(a, bytes_[i % 4].high, ratio_[1][i / 2]);
+    widen_token<0>(a, bytes_[i % kHeld].low, ratio_[0][i / 2]);
+    widen_token<1>(a, bytes_[i % kHeld].high, ratio_[1][i / 2]);
   }
 
  private:
+  static constexpr int kHeld = kStageColumns / 64;  // chunks in registers
+
+  /// Chunk i of a stage. `columns`: the address of this lane's first ones in it.
+  __device__ __forceinline__ static KeyBytes chunk_at(std::uint32_t columns, int i) {
+    return KeyBytes::at<kPitch>(columns + i / 2 * 128 + i % 2 * 16);
+  }
   /// The scales of this lane's columns: a byte each of four.
   __device__ __forceinline__ static std::uint32_t scales_at(std::uint32_t token, int quad_lane) {
     const uint4 all = ptx::load_shared_16_bytes(token + kStageColumns);
@@ -121,16 +127,19 @@ class Mxfp8Keys {
     return ::max(largest, UnitScales::kLeast) - UnitScales::kLargestRatio;
   }
 
-  /// As the function of units_584.cuh, of this lane's four groups and then of the quad's. `second`: the
-  /// address of this lane's columns in the second stage.
-  __device__ __forceinline__ void bound_values(std::uint32_t second) {
+  /// As the function of units_584.cuh, of this lane's four groups and then of the quad's. `second()`: the
+  /// address of this lane's columns in the second stage, if there is one.
+  template <class Second>
+  __device__ __forceinline__ void bound_values(Second second) {
     constexpr std::uint32_t kAll = 15;  // the largest exponent of codes
     std::uint32_t bound = 0;            // of both, + kAll
+    const std::uint32_t elsewhere = kWhole ? 0 : second();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      bound = __vmaxu2(bound, i < 2 ? bound_of(i, KeyBytes::at<kPitch>(second + i * 128),
-                                               KeyBytes::at<kPitch>(second + i * 128 + 16))
-                                    : bound_of(i, bytes_[2 * i - 4], bytes_[2 * i - 3]));
+      const int chunk = 2 * i;
+      bound = __vmaxu2(bound, kWhole || chunk >= kHeld
+                                  ? bound_of(i, bytes_[chunk % kHeld], bytes_[chunk % kHeld + 1])
+                                  : bound_of(i, chunk_at(elsewhere, chunk), chunk_at(elsewhere, chunk + 1)));
     }
     bound = over_quad(bound, [](auto a, auto b) { return __vmaxu2(a, b); });
     largest_[0] = ::max(bound & 0xFFFF, kAll) - kAll;
@@ -183,7 +192,7 @@ class Mxfp8Keys {
   const std::uint32_t low_, high_;  // scales
   std::uint32_t largest_[2];        // scale; for odd tokens a bound of their values over 448, as a scale
   std::uint32_t ratio_[2][4];
-  KeyBytes bytes_[4];
+  KeyBytes bytes_[kHeld];
 };
 
 /// nvfp4_288. An element is exact in e4m3, times 2^-6: its upper two bits but the sign are the lower two of

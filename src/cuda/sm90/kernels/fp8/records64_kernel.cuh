@@ -11,22 +11,12 @@
 // (the outputs) of the one place of exponents; free of the three places of half of a block's values.
 #pragma once
 
-#include "cuda/sm90/kernels/fp8/block_loader.cuh"
 #include "cuda/sm90/kernels/fp8/few_rows_listed.cuh"
 #include "cuda/sm90/kernels/fp8/record_copies.cuh"
 #include "cuda/sm90/kernels/fp8/records64_output.cuh"
 #include "cuda/sm90/kernels/fp8/records64_scorer.cuh"
 
-namespace flashlatent::fp8 {
-
-template <bool kAlone>
-struct LoaderOfTokens<records64::SharedMemory<records64::Config<kAlone>>, Tokens::kRecords> {
-  using Shared = records64::SharedMemory<records64::Config<kAlone>>;
-  using Type = ListedRowLoader<Shared, Shared::Config::kListsInRegisters, CopiesOfRecords<Shared>,
-                               Shared::Config::kBlocksAhead>;
-};
-
-namespace records64 {
+namespace flashlatent::fp8::records64 {
 
 template <class Config>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
@@ -37,10 +27,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     ptx::init(shared.scored, 128);
     ptx::init(shared.read, Config::kComputeThreads);
     for (ptx::Barrier& barrier : shared.free) ptx::init(barrier, 128);
-    for (int i = 0; i < Config::kScorers * 4 * Config::kWarpStages; ++i) {
-      ptx::init((&shared.full[0][0][0])[i], LoaderOf<SharedMemory<Config>>::kArrivals);
-      ptx::init((&shared.empty[0][0][0])[i], 32);
-    }
+    init_stages(shared);
     ptx::publish_barriers();
   }
   __syncthreads();
@@ -70,6 +57,4 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   }
 }
 
-}  // namespace records64
-
-}  // namespace flashlatent::fp8
+}  // namespace flashlatent::fp8::records64

@@ -23,12 +23,7 @@ class Output {
   /// Computes what takes many instructions, once a row and segment.
   __device__ __forceinline__ void prepare(const sm90::RowTile& tile) {
     const int n = threadIdx.x;
-    if (n >= kRows) return;
-    shared_.row_query[n] = {nullptr, nullptr};
-    shared_.row_place[n] = sm90::RowPlace<__nv_bfloat16>::find(args_, tile, n);
-    if (n >= tile.rows) return;
-    shared_.row_query[n].first = reinterpret_cast<const uint4*>(
-        sm90::row_of_part<__nv_bfloat16>(args_.query.first, args_.query, tile, n));
+    if (n < kRows) records::find_row(shared_, args_, tile, n);
   }
   /// Q of that tile. The scorer has done with the previous one: its last exponents have come since.
   __device__ __forceinline__ void begin(bool has_blocks) {

@@ -32,7 +32,7 @@ class ScoredBlock {
     if (__any_sync(0xffffffff, sm90::RecordRows::is_e2m1(static_cast<sm90::Record>(held.record)))) {
       multiply<Nvfp4Keys>();
     } else {
-      multiply<Mxfp8Keys>();
+      multiply<Mxfp8Keys<Config::kWholeTokens>>();
     }
     half_ += 2;
   }

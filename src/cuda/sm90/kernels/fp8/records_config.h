@@ -9,21 +9,38 @@
 
 namespace flashlatent::fp8::records {
 
-/// kRows_: query rows a tile, wgmma's N: 8, 16 or 32. kAlone_: a CTA has a share of one item, or whole items
-/// by kTurns (walk/listed_items.cuh).
-template <int kRows_, bool kAlone_>
-struct Config {
+/// What kernels for records have in common, whatever the number of query rows.
+struct AnyConfig {
   using Element = __nv_bfloat16;
   static constexpr Tokens kTokens = Tokens::kRecords;
   static constexpr bool kE4m3 = false, kFp8_584 = false;
   static constexpr bool kListsInRegisters = true;  // in the loader
-  static constexpr bool kAlone = kAlone_;
-  static constexpr int kRows = kRows_;
-  static_assert(kRows == 8 || kRows == 16 || kRows == 32);
 
   static constexpr int kQkDim = mxfp8_528::kDim, kVDim = kQkDim;
   static_assert(kQkDim == nvfp4_288::kDim);
   static constexpr int kChunks = kVDim / 64;
+  static constexpr int kQueryTiles = kChunks;
+
+  // P is scaled to at most 2^kLargestP; kSlack as few_rows::Config's.
+  static constexpr int kLargestP = 9, kSlack = 6;
+
+  /// A stage has 16 tokens that a warp loads and another one reads: of nvfp4_288 whole tokens, of mxfp8_528
+  /// whole ones, too, or half of their columns. Each scoring warp has stages of its own.
+  static constexpr int kStageTokens = 16;
+  static constexpr int stage_bytes(bool whole_tokens) {
+    return kStageTokens * (whole_tokens ? mxfp8_528::kTokenBytes : nvfp4_288::kTokenBytes + 32);
+  }
+  static constexpr int kBlocksAhead = 1;
+};
+
+/// kRows_: query rows a tile, wgmma's N: 8, 16 or 32. kAlone_: a CTA has a share of one item, or whole items
+/// by kTurns (walk/listed_items.cuh).
+template <int kRows_, bool kAlone_>
+struct Config : AnyConfig {
+  static constexpr bool kAlone = kAlone_;
+  static constexpr int kRows = kRows_;
+  static_assert(kRows == 8 || kRows == 16 || kRows == 32);
+
   // One warpgroup has all columns of the output.
   static constexpr int kPartDim = kVDim, kPartChunks = kChunks;
 
@@ -37,18 +54,11 @@ struct Config {
   static constexpr int kOutputRegisters = kRows < 32 ? 136 : 168;  // 16 values of the output a query row
   static_assert(kScorers * kScorerRegisters + kOutputRegisters + kLoaderRegisters == 4 * 128);
 
-  // P is scaled to at most 2^kLargestP; kSlack as few_rows::Config's.
-  static constexpr int kLargestP = 9, kSlack = 6;
-
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
-  static constexpr int kQueryTiles = kChunks;
   /// Places of half of a block's values.
   static constexpr int kHalves = 2 * kScorers;
-  /// A stage has 16 tokens that a warp loads and another one reads: all of nvfp4_288, half of the columns of
-  /// mxfp8_528. Each scoring warp has stages of its own.
-  static constexpr int kStageTokens = 16, kWarpStages = kRows == 8 ? 2 : 1;
-  static constexpr int kStageBytes = kStageTokens * (nvfp4_288::kTokenBytes + 32);
-  static constexpr int kBlocksAhead = 1;
+  static constexpr bool kWholeTokens = kRows < 32;  // of mxfp8_528, for which 32 rows leave no room
+  static constexpr int kWarpStages = 1, kStageBytes = stage_bytes(kWholeTokens);
 };
 
 }  // namespace flashlatent::fp8::records

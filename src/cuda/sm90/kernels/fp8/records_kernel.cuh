@@ -13,22 +13,12 @@
 // scorer's block (128): values, P and statistics. free of its halves (128): the output has read them.
 #pragma once
 
-#include "cuda/sm90/kernels/fp8/block_loader.cuh"
 #include "cuda/sm90/kernels/fp8/few_rows_listed.cuh"
 #include "cuda/sm90/kernels/fp8/record_copies.cuh"
 #include "cuda/sm90/kernels/fp8/records_output.cuh"
 #include "cuda/sm90/kernels/fp8/records_scorer.cuh"
 
-namespace flashlatent::fp8 {
-
-template <int kRows, bool kAlone>
-struct LoaderOfTokens<records::SharedMemory<records::Config<kRows, kAlone>>, Tokens::kRecords> {
-  using Shared = records::SharedMemory<records::Config<kRows, kAlone>>;
-  using Type = ListedRowLoader<Shared, Shared::Config::kListsInRegisters, CopiesOfRecords<Shared>,
-                               Shared::Config::kBlocksAhead>;
-};
-
-namespace records {
+namespace flashlatent::fp8::records {
 
 template <class Config>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
@@ -39,10 +29,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     ptx::init(shared.all_meet, Config::kLoadersBegin);
     for (ptx::Barrier& barrier : shared.has_p) ptx::init(barrier, 128);
     for (ptx::Barrier& barrier : shared.free) ptx::init(barrier, 128);
-    for (int i = 0; i < Config::kScorers * 4 * Config::kWarpStages; ++i) {
-      ptx::init((&shared.full[0][0][0])[i], LoaderOf<SharedMemory<Config>>::kArrivals);
-      ptx::init((&shared.empty[0][0][0])[i], 32);
-    }
+    init_stages(shared);
     ptx::publish_barriers();
   }
   __syncthreads();
@@ -72,6 +59,4 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   }
 }
 
-}  // namespace records
-
-}  // namespace flashlatent::fp8
+}  // namespace flashlatent::fp8::records

@@ -9,6 +9,18 @@
 
 namespace flashlatent::fp8::records {
 
+/// Finds row n of a tile: the address of its columns, if there is such a row, and its results' place.
+template <class Shared>
+__device__ __forceinline__ void find_row(Shared& shared, const sm90::DecodeArguments& args,
+                                         const sm90::RowTile& tile, int n) {
+  shared.row_query[n] = {nullptr, nullptr};
+  shared.row_place[n] = sm90::RowPlace<__nv_bfloat16>::find(args, tile, n);
+  if (n < tile.rows) {
+    shared.row_query[n].first = reinterpret_cast<const uint4*>(
+        sm90::row_of_part<__nv_bfloat16>(args.query.first, args.query, tile, n));
+  }
+}
+
 /// The columns of Q that one of Config::kComputeThreads threads brings. A warp has a chunk; four rows and
 /// eight of a row's pieces of eight columns at a time, so that stores have no bank conflicts.
 template <class Shared>

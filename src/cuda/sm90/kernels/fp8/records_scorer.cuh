@@ -27,11 +27,7 @@ class Scorer : ScoredBlock<SharedMemory<Config>> {
     if (n >= kRows) return;
     shared_.base[n] = -INFINITY;
     shared_.finite_base[n] = kNoBase;
-    shared_.row_query[n] = {nullptr, nullptr};
-    shared_.row_place[n] = sm90::RowPlace<__nv_bfloat16>::find(args_, tile, n);
-    if (n >= tile.rows) return;
-    shared_.row_query[n].first = reinterpret_cast<const uint4*>(
-        sm90::row_of_part<__nv_bfloat16>(args_.query.first, args_.query, tile, n));
+    find_row(shared_, args_, tile, n);
   }
   /// Q of that tile.
   __device__ __forceinline__ void begin(bool has_blocks) {

@@ -12,21 +12,38 @@
 
 namespace flashlatent::fp8::records {
 
+/// The chunk from which the last half of the columns begins, which comes first.
+inline constexpr int kLastHalf = mxfp8_528::kDim / 64 / 2;
+
 /// The exponents, as in an fp32, of the units of a thread's two tokens.
 struct Units {
   std::uint32_t low, high;
 };
 
-/// Some bits of each word.
+/// Some bits of each load: its words come together.
 template <int kCount>
 __device__ __forceinline__ std::uint32_t any_of(const KeyBytes (&bytes)[kCount]) {
   std::uint32_t any = 0;
 #pragma unroll
   for (const KeyBytes& b : bytes) {
-    any ^= b.low.x ^ b.low.y ^ b.low.z ^ b.low.w;
-    any ^= b.high.x ^ b.high.y ^ b.high.z ^ b.high.w;
+    any ^= b.low.x ^ b.high.x;
   }
   return any;
+}
+
+/// The first or the second of two fp16, twice. With times() it takes no instruction.
+__device__ __forceinline__ std::uint32_t twice(std::uint32_t pair, bool second) {
+  std::uint32_t both;
+  if (second) {
+    asm("{\n.reg .b16 first, second;\nmov.b32 {first, second}, %1;\nmov.b32 %0, {second, second};\n}"
+        : "=r"(both)
+        : "r"(pair));
+  } else {
+    asm("{\n.reg .b16 first, second;\nmov.b32 {first, second}, %1;\nmov.b32 %0, {first, first};\n}"
+        : "=r"(both)
+        : "r"(pair));
+  }
+  return both;
 }
 
 /// mxfp8_528. A lane's 32 columns have one scale. Scales are split into a unit and ratios (units_584.cuh);
@@ -61,15 +78,15 @@ class Mxfp8Keys {
     const std::uint32_t zero[2] = {(unit.low - UnitScales::kHalfBias) * 0x10001U,
                                    (unit.high - UnitScales::kHalfBias) * 0x10001U};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      ratio_[0][i] = ratio(pair_of(low_, i), zero[0]);
-      ratio_[1][i] = ratio(pair_of(high_, i), zero[1]);
+    for (int i = 0; i < 2; ++i) {
+      ratio_[0][i] = ratios(pair_of(low_, i), zero[0]);
+      ratio_[1][i] = ratios(pair_of(high_, i), zero[1]);
     }
     if (odd) [[unlikely]] {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        ratio_[0][i] = odd_ratio(pair_of(low_, i), zero[0]);
-        ratio_[1][i] = odd_ratio(pair_of(high_, i), zero[1]);
+      for (int i = 0; i < 2; ++i) {
+        ratio_[0][i] = odd_ratios(pair_of(low_, i), zero[0]);
+        ratio_[1][i] = odd_ratios(pair_of(high_, i), zero[1]);
       }
     }
   }
@@ -80,7 +97,10 @@ class Mxfp8Keys {
   /// Reads all of a stage. `token`: the address of the thread's first one.
   __device__ __forceinline__ void read(std::uint32_t token, int quad_lane) {
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) bytes_[i] = chunk_at(token + quad_lane * 32, i);
+    for (int n = 0; n < kHeld; ++n) {
+      const int i = (n + kLastHalf) % kHeld;  // as they are needed
+      bytes_[i] = chunk_at(token + quad_lane * 32, i);
+    }
   }
   /// Anything that depends on all that has been read.
   __device__ __forceinline__ std::uint32_t read_so_far() const {
@@ -88,8 +108,8 @@ class Mxfp8Keys {
   }
   /// Chunk i, which has been read.
   __device__ __forceinline__ void widen(Operands& a, int i) const {
-    widen_token<0>(a, bytes_[i % kHeld].low, ratio_[0][i / 2]);
-    widen_token<1>(a, bytes_[i % kHeld].high, ratio_[1][i / 2]);
+    widen_token<0>(a, bytes_[i % kHeld].low, ratio_of(0, i / 2));
+    widen_token<1>(a, bytes_[i % kHeld].high, ratio_of(1, i / 2));
   }
 
  private:
@@ -109,9 +129,8 @@ class Mxfp8Keys {
   template <class Combine>
   __device__ __forceinline__ static std::uint32_t pairs_of(std::uint32_t low, std::uint32_t high,
                                                            Combine combine) {
-    constexpr std::uint32_t kEven = 0x00FF00FF;
-    const std::uint32_t a = combine(low & kEven, low >> 8 & kEven),
-                        b = combine(high & kEven, high >> 8 & kEven);
+    const std::uint32_t a = combine(pair_of(low, 0), pair_of(low, 1)),
+                        b = combine(pair_of(high, 0), pair_of(high, 1));
     return combine(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
   }
   template <class Combine>
@@ -160,22 +179,26 @@ class Mxfp8Keys {
     return __vminu2(scales + exponents, bits << 9);  // a group of zeros has none
   }
 
-  /// The i-th scale, twice.
+  /// Scales i and i + 2.
   __device__ __forceinline__ static std::uint32_t pair_of(std::uint32_t scales, int i) {
-    return __byte_perm(scales, 0, 0x4040 + i * 0x0101);
+    return scales >> 8 * i & 0x00FF00FF;
   }
-  /// A scale over its token's unit, as two equal fp16. `zero`: the scale whose ratio has the exponent 0.
-  __device__ __forceinline__ static std::uint32_t ratio(std::uint32_t scale, std::uint32_t zero) {
-    return (__vmaxu2(scale, zero) - zero) << 10;
+  /// Two scales over their token's unit, as fp16. `zero`: the scale whose ratio has the exponent 0, twice.
+  __device__ __forceinline__ static std::uint32_t ratios(std::uint32_t scales, std::uint32_t zero) {
+    return (__vmaxu2(scales, zero) - zero) << 10;
   }
   /// The same of tokens that may be odd: up to 2^15 (groups of zeros may have more), and down to fp16's
   /// subnormals.
-  __device__ __forceinline__ static std::uint32_t odd_ratio(std::uint32_t scale, std::uint32_t zero) {
-    if (scale == kNanScale * 0x10001) return 0x7E007E00;
-    const std::uint32_t least = __vminu2(scale, zero + 30 * 0x10001);
+  __device__ __forceinline__ static std::uint32_t odd_ratios(std::uint32_t scales, std::uint32_t zero) {
+    const std::uint32_t nan = __vcmpeq2(scales, kNanScale * 0x10001) & 0x7E007E00;
+    const std::uint32_t least = __vminu2(scales, zero + 30 * 0x10001);
     const std::uint32_t normal = __vmaxu2(least, zero + 0x10001);
     const std::uint32_t missing = __vminu2(normal - least, 14 * 0x10001);
-    return sm90::times((normal - zero) << 10, (UnitScales::kHalfBias * 0x10001 - missing) << 10);
+    return nan | sm90::times((normal - zero) << 10, (UnitScales::kHalfBias * 0x10001 - missing) << 10);
+  }
+  /// Of group i, twice.
+  __device__ __forceinline__ std::uint32_t ratio_of(int token, int i) const {
+    return twice(ratio_[token][i % 2], i / 2 != 0);
   }
 
   template <int kHigh>
@@ -191,7 +214,7 @@ class Mxfp8Keys {
 
   const std::uint32_t low_, high_;  // scales
   std::uint32_t largest_[2];        // scale; for odd tokens a bound of their values over 448, as a scale
-  std::uint32_t ratio_[2][4];
+  std::uint32_t ratio_[2][2];       // of groups i and i + 2
   KeyBytes bytes_[kHeld];
 };
 
@@ -213,7 +236,10 @@ class Nvfp4Keys {
 
   __device__ __forceinline__ void read(std::uint32_t token, int quad_lane) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) bytes_[i] = KeyBytes::at<kPitch>(token + quad_lane * 16 + i * 64);
+    for (int n = 0; n < 4; ++n) {
+      const int i = (n + kLastHalf / 2) % 4;  // as they are needed
+      bytes_[i] = KeyBytes::at<kPitch>(token + quad_lane * 16 + i * 64);
+    }
   }
   __device__ __forceinline__ std::uint32_t read_so_far() const {
     std::uint32_t any = any_of(bytes_);
@@ -244,7 +270,7 @@ class Nvfp4Keys {
     scale[2] = find(b.x, b.y), scale[3] = find(b.z, b.w);
   }
   __device__ __forceinline__ std::uint32_t scale_of(int token, int i) const {
-    return __byte_perm(scale_[token][i / 2], 0, i % 2 == 0 ? 0x1010 : 0x3232);
+    return twice(scale_[token][i / 2], i % 2 != 0);
   }
 
   /// Sixteen elements.

@@ -33,11 +33,7 @@ class Scorer : records::ScoredBlock<SharedMemory<Config>> {
  private:
   /// Hands the block over.
   __device__ __forceinline__ void put_exponents() {
-    const float2 factor = this->factors(scale_), log = this->logs();
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) {
-      s_[i] = i % 4 < 2 ? fmaf(s_[i], factor.x, log.x) : fmaf(s_[i], factor.y, log.y);
-    }
+    this->to_exponents(scale_);
     if (live_ != Base::kAllOfWarp) [[unlikely]]
       this->mask();
     ptx::wait(shared_.read, read_parity_ ^ 1);

@@ -91,12 +91,10 @@ class Scorer : ScoredBlock<SharedMemory<Config>> {
     meet();
   }
 
-  /// s_ = K Q^T of this warpgroup's next block, in base 2.
+  /// s_ = K Q^T of this warpgroup's next block, in base 2, with the logarithms of the tokens' units.
   __device__ __forceinline__ void score() {
     Base::score();
-    const float2 factor = this->factors(scale_);
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) s_[i] *= i % 4 < 2 ? factor.x : factor.y;
+    this->to_exponents(scale_);
   }
 
   /// The other scorer's P is ready: rescales the sums so far to its base.
@@ -131,7 +129,6 @@ class Scorer : ScoredBlock<SharedMemory<Config>> {
   /// Computes P, relative to the bases so far, and the sums of this thread's columns, which leave units out.
   /// Is any P too large?
   __device__ __forceinline__ bool take_exponentials(Columns& sums) const {
-    const float2 log = this->logs();
     const float low_share = sm90::power_of_two(254 - units_.low),
                 high_share = sm90::power_of_two(254 - units_.high);
     const Columns base = columns_of(shared_.finite_base);
@@ -140,8 +137,8 @@ class Scorer : ScoredBlock<SharedMemory<Config>> {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int at = i / 2 * 4 + i % 2;
-      p[at] = sm90::exp2_fast(s_[at] + log.x - base[i]);
-      p[at + 2] = sm90::exp2_fast(s_[at + 2] + log.y - base[i]);
+      p[at] = sm90::exp2_fast(s_[at] - base[i]);
+      p[at + 2] = sm90::exp2_fast(s_[at + 2] - base[i]);
       sums[i] = fmaf(p[at], low_share, p[at + 2] * high_share);
       largest = fmaxf(largest, fmaxf(p[at], p[at + 2]));
     }
@@ -155,12 +152,11 @@ class Scorer : ScoredBlock<SharedMemory<Config>> {
 
   /// Raises bases, and computes P again.
   __device__ __forceinline__ void rebase(Columns& sums) {
-    const float2 log = this->logs();
     Columns max;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int at = i / 2 * 4 + i % 2;
-      max[i] = fmaxf(s_[at] + log.x, s_[at + 2] + log.y);
+      max[i] = fmaxf(s_[at], s_[at + 2]);
     }
     put(shared_.warp_max[me_][thread() / 32],
         sm90::over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));

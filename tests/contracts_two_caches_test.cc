@@ -218,6 +218,20 @@ TEST_P(TwoCaches, ScalesOfRecords) {
         },
         "zeros");
     with([](const LatentFormat&, auto*, auto* scales) { std::memset(scales, 1, 16); }, "least scales");
+    // Units that do not follow from scales alone.
+    with(
+        [](const LatentFormat& format, auto* data, auto* scales) {
+          const bool e2m1 = format.elements == Elements::kE2m1;
+          std::memset(data + 3 * (e2m1 ? 8 : 32), 0, e2m1 ? 8 : 32);
+          scales[3] = e2m1 ? 0x7E : 250;
+        },
+        "zeros with a large scale");
+    with(
+        [](const LatentFormat& format, auto*, auto* scales) {
+          if (format.scales == ScaleKind::kE4m3) return;
+          for (int i = 0; i < format.scale_bytes; ++i) scales[i] = i % 3 == 0 ? 124 : 101;
+        },
+        "scales far apart");
     with([](const LatentFormat& format, auto*,
             auto* scales) { std::memset(scales, format.scales == ScaleKind::kE4m3 ? 0x7E : 127 + 14, 16); },
          "large scales");

@@ -2,7 +2,9 @@
 // there.
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include "contracts.h"
 #include "core/formats/formats.h"
@@ -185,14 +187,22 @@ TEST_P(TwoCaches, Records) {
   }
 }
 
-/// NaN in a scale of either cache reaches the output; scales of zeros, as in a cleared cache, are right.
+/// NaN in a scale of either cache reaches the output; scales of zeros, as in a cleared cache, are right: by
+/// each kernel.
 TEST_P(TwoCaches, ScalesOfRecords) {
   CaseSpec spec = with_extra(indexed(v4(8, {40}), 8), 8, 3);
   spec.format = KvFormat::kMxfp8_528;
   spec.extra_format = KvFormat::kNvfp4_288;
   spec.skipped_indices = 0;
-  for (const ScalePlace place : {ScalePlace::kToken, ScalePlace::kPage}) {
-    spec.scale_place = place;
+  std::vector<std::string> names = {""};  // as chosen; on the GPU also by each kernel
+  for (const KernelInfo& kernel : kernels()) {
+    if (on_gpu() && kernel.backend == GetParam()) names.emplace_back(kernel.name);
+  }
+  const std::size_t count = names.size();
+  for (std::size_t i = 0; i < 4 * count; ++i) {
+    spec.scale_place = i / count % 2 == 0 ? ScalePlace::kToken : ScalePlace::kPage;
+    spec.heads = i / count < 2 ? 8 : 64;
+    executor_.kernel = names[i % count];
     if (!taken(spec)) continue;
     const auto with = [&](auto change, const char* what) {
       RandomCase c = runtime::make_case(spec, 1);

@@ -89,8 +89,8 @@ def run_one(settings):
     llm = LLM(model=model_folder(settings["heads"], settings["layers"], longest), load_format="dummy",
               skip_tokenizer_init=True, attention_backend=backend, block_size=settings["block_size"],
               kv_cache_dtype=settings["kv_cache_dtype"], enforce_eager=settings["mode"] == "eager",
-              max_model_len=longest, max_num_seqs=max(settings["batch"]), gpu_memory_utilization=settings["memory"], seed=0,
-              enable_prefix_caching=True,
+              max_model_len=longest, max_num_seqs=max(settings["batch"]), seed=0,
+              gpu_memory_utilization=settings["memory"], enable_prefix_caching=True,
               compilation_config=None if settings["mode"] == "eager" else dict(
                   cudagraph_capture_sizes=sorted(set(settings["batch"])), cudagraph_mode="FULL_DECODE_ONLY", mode=0))
     generator = torch.Generator().manual_seed(0)

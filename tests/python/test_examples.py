@@ -89,13 +89,15 @@ def test_engine_bench_runs_engines_in_one_process(monkeypatch, tmp_path):
     monkeypatch.setattr(engine_bench, "run_one", run_one)
     monkeypatch.setattr(engine_bench, "free_engine", lambda: freed.append(1))
     monkeypatch.setattr(engine_bench, "machine", lambda: {})
-    monkeypatch.setattr(sys, "argv", ["engine_bench.py", "--together", "--modes", "graph", "--heads", "16", "--batch", "1", "16",
-                                      "--backends", "FLASHMLA", "TRITON_MLA", "--json", str(path)])
+    monkeypatch.setattr(sys, "argv", [
+        "engine_bench.py", "--together", "--modes", "graph", "--heads", "16", "--batch", "1", "16",
+        "--backends", "FLASHMLA", "TRITON_MLA", "--json", str(path)])
     with pytest.raises(SystemExit) as end:
         engine_bench.main()
     made = json.loads(path.read_text())
     assert end.value.code == 0 and len(freed) == 2
-    assert [(row["backend"], row["batch"]) for row in made["results"]] == [("FLASHMLA", 1), ("TRITON_MLA", 1), ("TRITON_MLA", 16)]
+    assert [(row["backend"], row["batch"]) for row in made["results"]] == [
+        ("FLASHMLA", 1), ("TRITON_MLA", 1), ("TRITON_MLA", 16)]
     assert made["failed"] == ["FLASHMLA, 16 heads, graph: ValueError: no such"]
 
 

@@ -5,7 +5,8 @@
     python examples/engine_bench.py --backends flashlatent FLASHMLA --heads 16 --batch 1 64 --context 1024 --modes graph
 
 The model is a small dense DeepSeek-V3 with real MLA dimensions and random weights, written by this program; nothing is
-downloaded. Each backend runs in a process of its own. The prompts are in the prefix cache when a measurement begins;
+downloaded. Each backend runs in a process of its own; with --together all of them run in one process, one after the
+other, which imports vLLM once. The prompts are in the prefix cache when a measurement begins;
 the time per output token is the median time of a step of the engine in which each request gets one of --new tokens.
 gpu_ms_per_step is the median time that the GPU took for the step's CUDA graph: all layers with their attention, without
 sampling and without what a backend plans before the graph. It is absent in eager mode, and where a step is not one graph.
@@ -39,9 +40,12 @@ def arguments():
     parser.add_argument("--kv-cache-dtype", default="auto", help="auto, or fp8_ds_mla where a backend takes it")
     parser.add_argument("--block-size", type=int, default=64, help="tokens per page (default: 64)")
     parser.add_argument("--layers", type=int, default=4, help="of the model; with few, a step is mostly the host's time (default: 4)")
+    parser.add_argument("--memory", type=float, default=0.8,
+                        help="part of the GPU's memory that an engine may take (default: 0.8)")
     parser.add_argument("--new", type=int, default=65, help="tokens a request generates (default: 65)")
     parser.add_argument("--budget", type=float, default=0, metavar="SECONDS",
                         help="start no engine that is not expected to end within so many seconds (default: no bound)")
+    parser.add_argument("--together", action="store_true", help="all engines in one process, one after the other")
     parser.add_argument("--json", metavar="FILE", help="where results go (default: standard output)")
     parser.add_argument("--chart", metavar="FILE", help="SVG or PNG")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -65,7 +69,7 @@ def model_folder(heads, layers, longest):
 
 
 def run_one(settings):
-    """All batches and contexts of one engine; prints a JSON line each."""
+    """All batches and contexts of one engine, a row each, as they are measured."""
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
@@ -80,13 +84,13 @@ def run_one(settings):
         flashlatent.vllm.register()
         backend = flashlatent.vllm.backend_name()
         if backend is None:
-            sys.exit("engine_bench: flashlatent did not register with this vLLM; the warning above says why")
+            raise RuntimeError("flashlatent did not register with this vLLM; the warning above says why")
     longest = max(settings["context"]) + settings["new"] + 64
     llm = LLM(model=model_folder(settings["heads"], settings["layers"], longest), load_format="dummy",
               skip_tokenizer_init=True, attention_backend=backend, block_size=settings["block_size"],
               kv_cache_dtype=settings["kv_cache_dtype"], enforce_eager=settings["mode"] == "eager",
-              max_model_len=longest, max_num_seqs=max(settings["batch"]), gpu_memory_utilization=0.8, seed=0,
-              enable_prefix_caching=True,
+              max_model_len=longest, max_num_seqs=max(settings["batch"]), seed=0,
+              gpu_memory_utilization=settings["memory"], enable_prefix_caching=True,
               compilation_config=None if settings["mode"] == "eager" else dict(
                   cudagraph_capture_sizes=sorted(set(settings["batch"])), cudagraph_mode="FULL_DECODE_ONLY", mode=0))
     generator = torch.Generator().manual_seed(0)
@@ -101,12 +105,50 @@ def run_one(settings):
             step, gpu = step_times(llm.llm_engine, prompts, SamplingParams(
                 temperature=0, max_tokens=new, ignore_eos=True, detokenize=False,
                 output_kind=RequestOutputKind.DELTA))
-            print("RESULT " + json.dumps(dict(
+            yield dict(
                 backend=settings["backend"], heads=settings["heads"], batch=batch, context=context,
                 mode=settings["mode"], kv_cache_dtype=settings["kv_cache_dtype"], block_size=settings["block_size"],
                 layers=settings["layers"], ms_per_output_token=round(step * 1e3, 4),
                 **({} if gpu is None else dict(gpu_ms_per_step=round(gpu, 4))),
-                tokens_per_second=round(batch / step, 1))), flush=True)
+                tokens_per_second=round(batch / step, 1))
+    llm.llm_engine.engine_core.shutdown()
+
+
+def in_this_process(settings):
+    """(rows, an error or None) of one engine, whose memory the next engine finds free."""
+    rows, error = [], None
+    try:
+        rows.extend(run_one(settings))  # extend() keeps the rows that came before an error
+    except Exception as raised:  # the engines after it still run
+        error = f"{type(raised).__name__}: {raised}".splitlines()[0]
+    free_engine()
+    return rows, error
+
+
+def free_engine():
+    """Frees what the last engine of this process held: its memory and its process groups."""
+    import gc
+
+    import torch
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    gc.collect()
+    cleanup_dist_env_and_memory()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def in_a_process(settings, seconds):
+    """The same in a process of its own, which is ended after so many seconds; None is no bound."""
+    try:
+        done = subprocess.run([sys.executable, __file__, "--one", json.dumps(settings)], capture_output=True, text=True,
+                              timeout=seconds)
+        output, status, errors = done.stdout, done.returncode, done.stderr
+    except subprocess.TimeoutExpired as expired:
+        output, status, errors = (expired.stdout or b"").decode(), 124, "no time left"
+    rows = [json.loads(line[7:]) for line in output.splitlines() if line.startswith("RESULT ")]
+    lines = [line for line in errors.splitlines() if line.strip()]
+    return rows, (lines[-1] if lines else f"exit status {status}") if status else None
 
 
 class GraphTimes:
@@ -213,7 +255,8 @@ def draw(results, path):
 def main():
     options = arguments()
     if options.one:
-        run_one(json.loads(options.one))
+        for row in run_one(json.loads(options.one)):
+            print("RESULT " + json.dumps(row), flush=True)
         return
     results, failed, started, longest = [], [], time.monotonic(), 0.0
     cases = [(heads, mode, backend) for heads in options.heads for mode in options.modes
@@ -227,33 +270,38 @@ def main():
         begun = time.monotonic()
         settings = dict(backend=backend, heads=heads, mode=mode, batch=options.batch, context=options.context,
                         layers=options.layers, new=options.new, block_size=options.block_size,
-                        kv_cache_dtype=options.kv_cache_dtype)
-        try:
-            done = subprocess.run([sys.executable, __file__, "--one", json.dumps(settings)], capture_output=True,
-                                  text=True, timeout=left if options.budget else None)
-            output, status = done.stdout, done.returncode
-            errors = done.stderr
-        except subprocess.TimeoutExpired as error:
-            output, status, errors = (error.stdout or b"").decode(), 124, "no time left"
-        found = [json.loads(line[7:]) for line in output.splitlines() if line.startswith("RESULT ")]
+                        kv_cache_dtype=options.kv_cache_dtype, memory=options.memory)
+        if options.together:
+            found, error = in_this_process(settings)
+        else:
+            found, error = in_a_process(settings, left if options.budget else None)
         results += found
-        if status:
-            lines = [line for line in errors.splitlines() if line.strip()]
-            failed.append(f"{name}: {lines[-1] if lines else 'exit status ' + str(status)}")
+        if error:
+            failed.append(f"{name}: {error}")
         longest = max(longest, time.monotonic() - begun)
-        print(f"{name}: {len(found)} results in {time.monotonic() - begun:.0f} s{' FAILED' if status else ''}",
+        print(f"{name}: {len(found)} results in {time.monotonic() - begun:.0f} s{' FAILED' if error else ''}",
               file=sys.stderr, flush=True)
-    rows = ",".join("\n  " + json.dumps(row) for row in results)  # a case a line
-    text = json.dumps(dict(machine=machine(), command=" ".join(sys.argv), failed=failed), indent=1)
-    text = text.removesuffix("\n}") + f',\n "results": [{rows}\n ]\n}}'
+        if options.json:
+            write(options.json, results, failed)  # what is there so far stays, should a later engine end the process
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+        write(options.json, results, failed)
     else:
-        print(text)
+        print(as_text(results, failed))
     if options.chart and results:
         draw(results, options.chart)
     sys.exit(0 if results else 1)
+
+
+def as_text(results, failed):
+    """The result as JSON, a case a line."""
+    rows = ",".join("\n  " + json.dumps(row) for row in results)
+    text = json.dumps(dict(machine=machine(), command=" ".join(sys.argv), failed=failed), indent=1)
+    return text.removesuffix("\n}") + f',\n "results": [{rows}\n ]\n}}'
+
+
+def write(path, results, failed):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(as_text(results, failed) + "\n")
 
 
 if __name__ == "__main__":

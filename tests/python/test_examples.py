@@ -1,5 +1,6 @@
 """The examples run and say that they are right."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -72,6 +73,32 @@ def test_engine_bench(tmp_path):
     results[0]["gpu_ms_per_step"] = 0.05
     engine_bench.draw(results, tmp_path / "chart.svg")
     assert "FLASHMLA" in (tmp_path / "chart.svg").read_text() or (tmp_path / "chart.svg").stat().st_size > 5000
+
+
+def test_engine_bench_runs_engines_in_one_process(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import engine_bench
+
+    def run_one(settings):
+        for batch in settings["batch"]:
+            if settings["backend"] == "FLASHMLA" and batch == 16:
+                raise ValueError("no such\nkernel")
+            yield dict(backend=settings["backend"], heads=settings["heads"], batch=batch)
+
+    freed, path = [], tmp_path / "engine.json"
+    monkeypatch.setattr(engine_bench, "run_one", run_one)
+    monkeypatch.setattr(engine_bench, "free_engine", lambda: freed.append(1))
+    monkeypatch.setattr(engine_bench, "machine", lambda: {})
+    monkeypatch.setattr(sys, "argv", [
+        "engine_bench.py", "--together", "--modes", "graph", "--heads", "16", "--batch", "1", "16",
+        "--backends", "FLASHMLA", "TRITON_MLA", "--json", str(path)])
+    with pytest.raises(SystemExit) as end:
+        engine_bench.main()
+    made = json.loads(path.read_text())
+    assert end.value.code == 0 and len(freed) == 2
+    assert [(row["backend"], row["batch"]) for row in made["results"]] == [
+        ("FLASHMLA", 1), ("TRITON_MLA", 1), ("TRITON_MLA", 16)]
+    assert made["failed"] == ["FLASHMLA, 16 heads, graph: ValueError: no such"]
 
 
 def test_engine_bench_times_graphs():

@@ -22,6 +22,7 @@ import flashlatent  # noqa: E402
 import flashlatent.sglang  # noqa: E402
 
 HEADS, PAGE, SCALE = 4, 16, 192**-0.5
+NEW = os.path.exists(os.path.join(TREE, "sglang", "kernels", "kernel_api_logging.py"))  # 0.5.23, not 0.5.17
 
 
 def source(path):
@@ -42,11 +43,25 @@ def arguments(path, name):
     return [a.arg for a in node_of(source(path), name).args.args]
 
 
+class Context:
+    """SGLang 0.5.23's settings, which its ServerArgs lacks."""
+
+    def __init__(self):
+        self.spec, self.parallel, self.deterministic = SimpleNamespace(), SimpleNamespace(), SimpleNamespace()
+
+    def functions(self):
+        return dict(get_spec=lambda: self.spec, get_parallel=lambda: self.parallel,
+                    get_exec=lambda: SimpleNamespace(deterministic=self.deterministic))
+
+
+CONTEXT = Context()
+
+
 @pytest.fixture(scope="module")
 def sglang():
     """SGLang's registry and base class, with what they import from GPU code replaced."""
     for name in ("sglang", "sglang.srt", "sglang.srt.layers", "sglang.srt.layers.attention", "sglang.srt.configs",
-                 "sglang.srt.utils"):
+                 "sglang.srt.utils", "sglang.srt.arg_groups", "sglang.srt.model_executor", "sglang.kernels"):
         package = ModuleType(name)
         package.__path__ = [os.path.join(TREE, *name.split("."))]
         sys.modules[name] = package
@@ -54,20 +69,25 @@ def sglang():
         get_device_capability=lambda: (9, 0), is_hip=lambda: False, is_musa=lambda: False, is_npu=lambda: False)
     stubs = {
         "sglang.kernel_api_logging": dict(debug_kernel_api=lambda function: function),
+        "sglang.kernels.kernel_api_logging": dict(debug_kernel_api=lambda function: function),
         "sglang.srt.utils.common": dict(is_npu=lambda: False),
-        "sglang.srt.runtime_context": dict(get_context=None),
+        "sglang.srt.runtime_context": dict(get_context=None, get_platform=None, **CONTEXT.functions()),
+        "sglang.srt.arg_groups.overrides": dict.fromkeys(["attention_backends_of", "resolved_view"]),
+        "sglang.srt.environ": dict(envs=None),
+        "sglang.srt.model_executor.forward_batch_info": dict(ForwardMode=type(mode("DECODE"))),
         "sglang.srt.configs.hybrid_arch": dict.fromkeys(
-            ["hybrid_gdn_config", "hybrid_lightning_config", "kimi_linear_config", "mamba2_config", "mambaish_config"]),
+            ["glm5_next_config", "hybrid_gdn_config", "hybrid_kda_config", "hybrid_lightning_config",
+             "kimi_linear_config", "mamba2_config", "mambaish_config"]),
         "sglang.srt.configs.linear_attn_model_registry": dict.fromkeys(["get_linear_attn_config",
                                                                         "import_backend_class"]),
     }
-    text = source("server_args.py")
-    choices = next(n for n in ast.parse(text).body if isinstance(n, ast.Assign)
-                   and getattr(n.targets[0], "id", "") == "ATTENTION_BACKEND_CHOICES")
+    text = source("arg_groups/choices.py" if NEW else "server_args.py")
     arguments_module = {}
-    exec(ast.get_source_segment(text, choices), arguments_module)  # noqa: S102
-    exec(ast.get_source_segment(text, node_of(text, "add_attention_backend_choices")), arguments_module)  # noqa: S102
-    arguments_module["ServerArgs"] = type("ServerArgs", (), dict(get_attention_backends=None))
+    for name in ("ATTENTION_BACKEND_CHOICES", "add_attention_backend_choices"):
+        node = next(n for n in ast.parse(text).body if name in (
+            getattr(n, "name", None), *(getattr(target, "id", None) for target in getattr(n, "targets", ()))))
+        exec(ast.get_source_segment(text, node), arguments_module)  # noqa: S102
+    arguments_module["ServerArgs"] = type("ServerArgs", (), {} if NEW else dict(get_attention_backends=None))
     stubs["sglang.srt.server_args"] = arguments_module
     for name, members in stubs.items():
         module = ModuleType(name)
@@ -96,13 +116,15 @@ def test_is_registered_and_may_be_chosen(sglang):
 def test_another_sglang_is_left_alone_with_one_warning(sglang, monkeypatch, caplog):
     monkeypatch.setattr(flashlatent.sglang, "_done", False)
     monkeypatch.setattr(sys.modules["sglang.srt.server_args"], "ServerArgs", object)
+    monkeypatch.delattr(sys.modules["sglang.srt.runtime_context"], "get_spec")
     monkeypatch.setitem(sglang.registry.ATTENTION_BACKENDS, "flashlatent", None)
     del sglang.registry.ATTENTION_BACKENDS["flashlatent"]
     for _ in range(2):
         flashlatent.sglang.register()
     assert "flashlatent" not in sglang.registry.ATTENTION_BACKENDS
     (record,) = caplog.records
-    assert "ServerArgs has no get_attention_backends; SGLang 0.5.17 is known" in record.message
+    assert ("ServerArgs has no get_attention_backends, and in runtime_context get_spec is missing; SGLang 0.5.17 and "
+            "0.5.23 are known") in record.message
 
 
 def test_what_is_asked_of_sglang_is_there():
@@ -114,8 +136,11 @@ def test_what_is_asked_of_sglang_is_there():
     assert arguments(base, "AttentionBackend.init_cuda_graph_state") == ["self", "max_bs", "max_num_tokens"]
     pool = "mem_cache/memory_pool.py"
     assert arguments(pool, "MLATokenToKVPool.get_key_buffer") == ["self", "layer_id"]
-    assert len(arguments(pool, "MLATokenToKVPool.set_kv_buffer")) == 5
-    assert len(arguments(pool, "MLATokenToKVPool.set_mla_kv_buffer")) == 5
+    assert len(arguments(pool, "MLATokenToKVPool.set_kv_buffer")[:5]) == 5
+    assert arguments(pool, "MLATokenToKVPool.set_mla_kv_buffer")[3:5] == ["cache_k_nope", "cache_k_rope"]
+    if NEW:  # a tensor of slots is taken as it is
+        loc = ast.unparse(node_of(source(pool), "unwrap_write_loc"))
+        assert "isinstance(loc_info, KVWriteLoc)" in loc and "return (loc_info, None, None)" in loc
     fields = {n.target.id for n in node_of(source("model_executor/forward_batch_info.py"), "ForwardBatch").body
               if isinstance(n, ast.AnnAssign)}
     assert {"forward_mode", "batch_size", "req_pool_indices", "seq_lens", "out_cache_loc"} <= fields
@@ -126,7 +151,19 @@ def test_what_is_asked_of_sglang_is_there():
     for name in ("model_runner.req_to_token_pool", "model_runner.token_to_kv_pool", "model_runner.kv_cache_dtype"):
         assert name in runner
     assert "load_plugins()" in source("managers/scheduler.py")
-    assert arguments("server_args.py", "ServerArgs.get_attention_backends") == ["self"]
+    if not NEW:
+        assert arguments("server_args.py", "ServerArgs.get_attention_backends") == ["self"]
+        return
+    for name in ("get_exec", "get_parallel", "get_spec"):
+        assert arguments("runtime_context.py", name) == []
+    for field in ("speculative_num_draft_tokens", "speculative_eagle_topk"):
+        assert f"    {field}: A[" in source("arg_groups/fields/spec.py")
+    assert "    dcp_size: A[" in source("arg_groups/fields/parallel.py")
+    kernels = source("arg_groups/fields/exec_.py")
+    assert "    enable_deterministic_inference: A[" in kernels[kernels.index('_NS_PATH = "exec.deterministic"'):]
+    made = ast.unparse(node_of(source("model_executor/model_runner.py"), "ModelRunner.init_attention_backends"))
+    assert made.index("self.prefill_attention_backend_str = ") < made.index("build_attention_backends(")
+    assert "def reads_are_translated" in source("mem_cache/kv_index_translator.py")
 
 
 class Pool:
@@ -148,23 +185,30 @@ class Pool:
 
 
 def runner(dtype=torch.bfloat16, drafts=None, **more):
-    backends = more.get("prefill_attention_backend", "fa3"), "flashlatent"
-    arguments = dict(get_attention_backends=lambda: backends, speculative_num_draft_tokens=drafts,
-                     speculative_eagle_topk=None,
-                     dcp_size=1, enable_deterministic_inference=False)
-    arguments.update({k: v for k, v in more.items() if k in arguments})
+    """SGLang's ModelRunner, as far as the backend reads it."""
+    prefill = more.get("prefill_attention_backend", "fa3")
+    settings = dict(speculative_num_draft_tokens=drafts, speculative_eagle_topk=more.get("speculative_eagle_topk"),
+                    dcp_size=more.get("dcp_size", 1), enable_deterministic_inference=more.get("deterministic", False))
+    if NEW:
+        for part in (CONTEXT.spec, CONTEXT.parallel, CONTEXT.deterministic):
+            part.__dict__.update(settings)
+        arguments = SimpleNamespace()
+    else:
+        arguments = SimpleNamespace(get_attention_backends=lambda: (prefill, "flashlatent"), **settings)
     return SimpleNamespace(
         use_mla_backend=more.get("use_mla_backend", True), page_size=PAGE,
-        kv_cache_dtype=more.get("kv_cache_dtype", dtype),
-        model_config=SimpleNamespace(hf_config=SimpleNamespace(index_topk=more.get("index_topk"))),
-        server_args=SimpleNamespace(**arguments), token_to_kv_pool=Pool(64 * PAGE, dtype),
+        kv_cache_dtype=more.get("kv_cache_dtype", dtype), prefill_attention_backend_str=prefill,
+        model_config=SimpleNamespace(hf_config=SimpleNamespace(index_topk=more.get("index_topk")),
+                                     hf_text_config=SimpleNamespace(index_topk=more.get("index_topk_of_text"))),
+        kv_index_translator=SimpleNamespace(reads_are_translated=more.get("unified_memory", False)),
+        server_args=arguments, token_to_kv_pool=Pool(64 * PAGE, dtype),
         req_to_token_pool=SimpleNamespace(req_to_token=torch.zeros(8, 12 * PAGE, dtype=torch.int32)))
 
 
 @pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 1.5e-2), (torch.float16, 2e-3)])
 @pytest.mark.parametrize("tokens", [1, 3])
-@pytest.mark.parametrize("in_parts", [False, True])
-def test_decode_and_verification_match_a_plain_layer(sglang, dtype, bound, tokens, in_parts):
+@pytest.mark.parametrize("in_parts, sinks", [(False, False), (True, False), (True, True)])
+def test_decode_and_verification_match_a_plain_layer(sglang, dtype, bound, tokens, in_parts, sinks):
     generator = torch.Generator().manual_seed(1)
     model = runner(dtype, tokens if tokens > 1 else None)
     backend = sglang.registry.ATTENTION_BACKENDS["flashlatent"](model)
@@ -190,15 +234,20 @@ def test_decode_and_verification_match_a_plain_layer(sglang, dtype, bound, token
     if in_parts:  # as DeepSeek's layer hands them over: queries head by head
         parts, k = q.view(-1, HEADS, 576), k.unsqueeze(1)
         latent = parts[..., :512].transpose(0, 1).contiguous().transpose(0, 1)
+        sink = torch.linspace(-1, 4, HEADS)
+        more = dict(attn_sink=sink.to(dtype)) if sinks else {}
         out = backend.forward(latent, k[..., :512], k[..., :512], layer, batch, q_rope=parts[..., 512:],
-                              k_rope=k[..., 512:])
+                              k_rope=k[..., 512:], **more)
     else:
         out = backend.forward(q, k, k[:, :512], layer, batch)
     out = out.view(3, tokens, HEADS, 512)
     for i, n in enumerate(lengths):
         scores = torch.einsum("thd,nd->htn", q.view(3, tokens, HEADS, 576)[i].float(), rows[i].float()) * SCALE
         seen = torch.arange(n)[None] < n - tokens + 1 + torch.arange(tokens)[:, None]
-        expected = scores.masked_fill(~seen, float("-inf")).softmax(-1) @ rows[i][:, :512].float()
+        scores = scores.masked_fill(~seen, float("-inf"))
+        if sinks:
+            scores = torch.cat([scores, sink[:, None, None].expand(-1, tokens, 1)], -1)
+        expected = scores.softmax(-1)[..., :n] @ rows[i][:, :512].float()
         assert (out[i].transpose(0, 1).float() - expected).abs().max() < bound * max(1, expected.abs().max().item())
 
 
@@ -220,7 +269,10 @@ def test_queries_and_keys_are_asked_for_in_parts(sglang, monkeypatch):
 @pytest.mark.parametrize("more, sentence", [
     (dict(use_mla_backend=False), "keys and values apart"),
     (dict(index_topk=2048), "index_topk is 2048.; leave --decode-attention-backend out"),
+    (dict(index_topk_of_text=1024), "index_topk is 1024"),
+    (dict(unified_memory=True), "--enable-unified-memory is set; leave it out"),
     (dict(prefill_attention_backend=None), "--prefill-attention-backend is None; fa3"),
+    (dict(prefill_attention_backend="flashlatent"), "--prefill-attention-backend is flashlatent; fa3"),
     (dict(kv_cache_dtype=torch.float8_e4m3fn), "--kv-cache-dtype is torch.float8_e4m3fn; auto"),
     (dict(dcp_size=2), "--dcp-size is 2; 1"), (dict(speculative_eagle_topk=4), "--speculative-eagle-topk is 4; 1")])
 def test_refusals_name_the_option(sglang, more, sentence):
@@ -254,8 +306,41 @@ def test_prompts_are_another_backends(sglang):
         backend.forward(None, None, None, None, batch)
 
 
+def test_drafts_of_various_numbers_are_refused(sglang):
+    backend = sglang.registry.ATTENTION_BACKENDS["flashlatent"](runner(drafts=4))
+    batch = SimpleNamespace(forward_mode=mode("TARGET_VERIFY"),
+                            spec_info=SimpleNamespace(ragged_verify_layout=object()))
+    with pytest.raises(NotImplementedError, match="SGLANG_RAGGED_VERIFY_MODE"):
+        backend.forward(None, None, None, None, batch)
+
+
+# SGLang stages lengths and requests of a replay in the tensors that it captured; the captured work is repeated.
+def test_a_graph_repeats_page_tables_and_lengths(sglang):
+    model = runner()
+    backend = sglang.registry.ATTENTION_BACKENDS["flashlatent"](model)
+    backend.init_cuda_graph_state(4, 4)
+    assert backend.get_cuda_graph_seq_len_fill_value() == 1
+    batch = SimpleNamespace(forward_mode=mode("DECODE"), batch_size=2, req_pool_indices=torch.tensor([0, 0]),
+                            seq_lens=torch.tensor([1, 1]))
+    backend.init_forward_metadata_out_graph(batch, in_capture=True)
+    backend.init_forward_metadata_in_graph(batch)
+    shape = backend.block_table.shape
+    model.req_to_token_pool.req_to_token[5] = torch.arange(12 * PAGE) + 3 * PAGE
+    batch.req_pool_indices[1], batch.seq_lens[1] = 5, 50
+    backend.init_forward_metadata_out_graph(batch)
+    backend.init_forward_metadata_in_graph(batch)
+    assert backend.block_table.shape == shape
+    assert backend.block_table[1, :4].tolist() == [3, 4, 5, 6] and backend.cache_seqlens.tolist() == [1, 50]
+
+
+def test_deterministic_inference_asks_for_bits_of_their_own(sglang):
+    for wanted in (False, True):
+        backend = sglang.registry.ATTENTION_BACKENDS["flashlatent"](runner(deterministic=wanted))
+        assert backend.batch_invariant is wanted
+
+
 def test_an_unknown_sglang_is_left_alone_with_one_warning(sglang, monkeypatch, caplog):
     monkeypatch.setattr(flashlatent.sglang, "_done", False)
     monkeypatch.setattr(sglang.base, "AttentionBackend", object)
     flashlatent.sglang.register()
-    assert "AttentionBackend has no init_forward_metadata_in_graph" in caplog.text
+    assert "AttentionBackend: init_forward_metadata_in_graph is missing" in caplog.text

@@ -1,5 +1,5 @@
 """FlashLatent inside SGLang, by its plugin group `sglang.srt.plugins`: the attention backend `flashlatent` for MLA decode
-(SGLang 0.5.17), and DeepSeek V4.1's caches in records of 528 and 288 bytes on Hopper (SGLang 0.5.23).
+(SGLang 0.5.17 and 0.5.23), and DeepSeek V4.1's caches in records of 528 and 288 bytes on Hopper (SGLang 0.5.23).
 
     pip install .     # in a checkout of FlashLatent
     python -m sglang.launch_server --model-path MODEL --decode-attention-backend flashlatent \
@@ -14,6 +14,15 @@ import logging
 __all__ = ["NAME", "register"]
 
 NAME = "flashlatent"
+
+# What the backend overrides, and the arguments.
+_BASE = {
+    "init_forward_metadata_in_graph": "self forward_batch",
+    "init_cuda_graph_state": "self max_bs max_num_tokens",
+    "get_cuda_graph_seq_len_fill_value": "self",
+    "forward_decode": "self q k v layer forward_batch save_kv_cache kwargs",
+    "forward_extend": "self q k v layer forward_batch save_kv_cache kwargs",
+}
 
 _logger = logging.getLogger("flashlatent.sglang")
 _done = False
@@ -52,12 +61,13 @@ def _offer_backend():
     from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
     from sglang.srt.server_args import ATTENTION_BACKEND_CHOICES, ServerArgs, add_attention_backend_choices
 
-    missing = [name for name in ("init_forward_metadata_in_graph", "init_forward_metadata_out_graph",
-                                 "forward_decode", "forward_extend") if not hasattr(AttentionBackend, name)]
-    if missing:
-        raise AttributeError(f"AttentionBackend has no {', '.join(missing)}; SGLang 0.5.17 is known")
-    if not hasattr(ServerArgs, "get_attention_backends"):  # 0.5.23
-        raise AttributeError("ServerArgs has no get_attention_backends; SGLang 0.5.17 is known")
+    from ._contract import faults_of
+    from ._settings import missing_settings
+
+    faults = [f"AttentionBackend: {fault}" for fault in faults_of((AttentionBackend, _BASE))]
+    faults += missing_settings(ServerArgs)
+    if faults:
+        raise AttributeError(f"{'; '.join(faults)}; SGLang 0.5.17 and 0.5.23 are known")
     if NAME not in ATTENTION_BACKENDS:
         register_attention_backend(NAME)(_create)
     if NAME not in ATTENTION_BACKEND_CHOICES:

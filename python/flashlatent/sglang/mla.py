@@ -1,4 +1,4 @@
-"""MLA decode in SGLang 0.5.17: bf16 and fp16 caches, any page size, CUDA graphs, drafts in a chain.
+"""MLA decode in SGLang 0.5.17 and 0.5.23: bf16 and fp16 caches, any page size, CUDA graphs, drafts in a chain.
 
 Another backend runs prompts (--prefill-attention-backend); SGLang combines both in one.
 """
@@ -14,6 +14,7 @@ from flashlatent import Step
 
 from .._typical import of_setting, rounded
 from . import NAME
+from ._settings import Settings, settings_of
 
 _SETTING = "FLASHLATENT_TYPICAL_TOKENS"  # an environment variable
 
@@ -23,13 +24,13 @@ class FlashLatentMLABackend(AttentionBackend):
 
     def __init__(self, model_runner: Any) -> None:
         super().__init__()
-        _refuse(model_runner)
+        settings = settings_of(model_runner)
+        _refuse(model_runner, settings)
         self.page_size = int(model_runner.page_size)
         self.req_to_token = model_runner.req_to_token_pool.req_to_token
         self.token_to_kv_pool = model_runner.token_to_kv_pool
-        arguments = model_runner.server_args
-        self.draft_tokens = int(getattr(arguments, "speculative_num_draft_tokens", None) or 1)
-        self.batch_invariant = bool(getattr(arguments, "enable_deterministic_inference", False))
+        self.draft_tokens = settings.draft_tokens
+        self.batch_invariant = settings.deterministic
         self.tokens_in_graphs = _tokens_in_graphs()
         self.step = Step()
         self.block_table: Optional[torch.Tensor] = None
@@ -76,12 +77,18 @@ class FlashLatentMLABackend(AttentionBackend):
             raise NotImplementedError(
                 f"flashlatent: forward_mode is {forward_batch.forward_mode}; decode and target verification are "
                 "expected, and prompts go to --prefill-attention-backend (fa3, flashinfer or triton)")
+        if getattr(getattr(forward_batch, "spec_info", None), "ragged_verify_layout", None) is not None:
+            raise NotImplementedError(
+                "flashlatent: requests of a batch verify different numbers of drafts (SGLANG_RAGGED_VERIFY_MODE); as "
+                "many for each are expected, or --speculative-attention-mode prefill")
         return self._attend(q, k, v, layer, forward_batch, save_kv_cache, self.draft_tokens, **kwargs)
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
                 save_kv_cache: bool, tokens: int, q_rope: Optional[torch.Tensor] = None,
-                k_rope: Optional[torch.Tensor] = None, **_: Any) -> torch.Tensor:
-        """q_rope, k_rope: the RoPE parts of queries and keys, if SGLang passes them separately."""
+                k_rope: Optional[torch.Tensor] = None, attn_sink: Optional[torch.Tensor] = None,
+                **_: Any) -> torch.Tensor:
+        """q_rope, k_rope: the RoPE parts of queries and keys, if SGLang passes them separately. attn_sink: one logit a
+        head, which SGLang passes for models that have it."""
         if save_kv_cache and k is not None:
             if k_rope is None:
                 self.token_to_kv_pool.set_kv_buffer(layer, forward_batch.out_cache_loc, k, v)
@@ -97,17 +104,17 @@ class FlashLatentMLABackend(AttentionBackend):
             return part.unflatten(0, (requests, tokens))
 
         out, _ = self.step.decode(
-            rows(q), cache, self.block_table, self.cache_seqlens,
-            q_rope=None if q_rope is None else rows(q_rope), softmax_scale=layer.scaling, v_dim=layer.v_head_dim, causal=True,
-            batch_invariant=self.batch_invariant, typical_tokens=self.typical_tokens)
+            rows(q), cache, self.block_table, self.cache_seqlens, q_rope=None if q_rope is None else rows(q_rope),
+            softmax_scale=layer.scaling, v_dim=layer.v_head_dim, causal=True,
+            attn_sink=None if attn_sink is None else attn_sink.float(), batch_invariant=self.batch_invariant,
+            typical_tokens=self.typical_tokens)
         return out.view(requests * tokens, layer.tp_q_head_num * layer.v_head_dim)
 
 
 def _ask_for_parts(model_runner: Any) -> None:
     """Makes SGLang pass queries and keys in two parts, without a concatenation, as it does for backends in a list of
     the model's module. Not for models with a llama_4_scaling, which SGLang applies to the concatenation."""
-    configuration = getattr(getattr(model_runner, "model_config", None), "hf_config", None)
-    if getattr(configuration, "llama_4_scaling", None) is not None:
+    if _of_model(model_runner, "llama_4_scaling") is not None:
         return
     for name in ("sglang.srt.models.deepseek_common.utils", "sglang.srt.models.deepseek_v2"):
         backends = getattr(sys.modules.get(name), "FORWARD_ABSORB_CORE_ATTENTION_BACKENDS", None)
@@ -122,27 +129,35 @@ def _tokens_in_graphs() -> int:
     return of_setting(_SETTING, int(value) if value is not None and value.isdecimal() else value)
 
 
-def _refuse(model_runner: Any) -> None:
+def _of_model(model_runner: Any, name: str) -> Any:
+    """A field of the model's configuration; a model of text and images has one of its own for text."""
+    model = getattr(model_runner, "model_config", None)
+    for configuration in (getattr(model, "hf_text_config", None), getattr(model, "hf_config", None)):
+        if (value := getattr(configuration, name, None)) is not None:
+            return value
+    return None
+
+
+def _refuse(model_runner: Any, settings: Settings) -> None:
     """ValueError with the option, its value and what would do."""
-    arguments = model_runner.server_args
     if not model_runner.use_mla_backend:
         raise ValueError("flashlatent: the model has keys and values apart; --decode-attention-backend flashlatent "
                          "takes models with latent caches (MLA)")
-    configuration = getattr(getattr(model_runner, "model_config", None), "hf_config", None)
-    chosen = getattr(configuration, "index_topk", None)
+    chosen = _of_model(model_runner, "index_topk")
     if chosen is not None:
         raise ValueError(f"flashlatent: the model attends to tokens that an indexer chooses (index_topk is {chosen}); "
                          "leave --decode-attention-backend out, for SGLang has backends of its own for it")
-    prefill, _ = arguments.get_attention_backends()
-    if prefill in (None, "flashlatent"):
-        raise ValueError(f"flashlatent: --prefill-attention-backend is {prefill}; fa3, flashinfer or triton is "
-                         "expected, and flashlatent as --decode-attention-backend")
+    if settings.prefill_backend in (None, NAME):
+        raise ValueError(f"flashlatent: --prefill-attention-backend is {settings.prefill_backend}; fa3, flashinfer or "
+                         "triton is expected, and flashlatent as --decode-attention-backend")
     dtype = model_runner.kv_cache_dtype
     if dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"flashlatent: --kv-cache-dtype is {dtype}; auto, bfloat16 or float16 is expected")
-    if int(getattr(arguments, "dcp_size", 1) or 1) > 1:
-        raise ValueError(f"flashlatent: --dcp-size is {arguments.dcp_size}; 1 is expected")
-    chosen = getattr(arguments, "speculative_eagle_topk", None)
-    if (chosen or 1) > 1:
-        raise ValueError(f"flashlatent: --speculative-eagle-topk is {chosen}; 1 is expected, for drafts are verified "
-                         "as a chain")
+    if settings.dcp_size > 1:
+        raise ValueError(f"flashlatent: --dcp-size is {settings.dcp_size}; 1 is expected")
+    if settings.eagle_topk > 1:
+        raise ValueError(f"flashlatent: --speculative-eagle-topk is {settings.eagle_topk}; 1 is expected, for drafts "
+                         "are verified as a chain")
+    if getattr(getattr(model_runner, "kv_index_translator", None), "reads_are_translated", False):
+        raise ValueError("flashlatent: --enable-unified-memory is set; leave it out, for its page tables are of other "
+                         "numbers")

@@ -99,6 +99,12 @@ __device__ __forceinline__ void wait_for_copies_to_memory() {
   ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>());
 }
 
+/// The same, but memory may be written later: only shared memory has been read.
+__device__ __forceinline__ void wait_until_copies_have_read() {
+  ::cuda::ptx::cp_async_bulk_commit_group();
+  ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>());
+}
+
 /// Prefetches the 128 bytes around an address to L2.
 __device__ __forceinline__ void prefetch_line_to_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");

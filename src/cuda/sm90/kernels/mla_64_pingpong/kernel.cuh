@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     } else if constexpr (Config::kHasShare) {
       load_share_alone<Config>(shared, args, kv_map);
     } else {
-      load<Config>(shared, args, kv_map);
+      load<Config>(shared, args, kv_map, query_maps);
     }
   } else {
     ptx::take_registers<Config::kRegisters.compute>();

@@ -6,6 +6,7 @@
 #include "cuda/sm90/load/kv_loader.cuh"
 #include "cuda/sm90/merge/epilogue.cuh"
 #include "cuda/sm90/merge/merge_step.cuh"
+#include "cuda/sm90/merge/row_copy.cuh"
 #include "cuda/sm90/walk/listed_items.cuh"
 
 namespace flashlatent::mla_64_pingpong {
@@ -15,6 +16,17 @@ namespace flashlatent::mla_64_pingpong {
 template <class Config>
 using MergeStep = sm90::MergeStep<typename Config::Element, Config::kComputeThreads, sm90::kTileRows,
                                   Config::kVDim, 2, 9, Config::kTokens>;
+
+/// Does a part have one item, which shapes tell? Then its query and its page entries are asked for before its
+/// length is known.
+template <class Config>
+inline constexpr bool kMayKnowItem =
+    std::is_same_v<typename Config::Loader, sm90::TmaLoader> && !Config::kTurns;
+template <class Config>
+__device__ __forceinline__ bool knows_item(const sm90::DecodeArguments& args) {
+  return kMayKnowItem<Config> && args.geometry.partition == schedule::Partition::kWhole &&
+         args.query.begins == nullptr;
+}
 
 template <class Config>
 class LineWarpgroup : public Warpgroup<Config> {
@@ -27,6 +39,12 @@ class LineWarpgroup : public Warpgroup<Config> {
   /// Writes the segment's result.
   __device__ __forceinline__ void finish(const sm90::Work& work) {
     if constexpr (Config::kTurns) return finish_whole(work);
+    if constexpr (kMayKnowItem<Config>) {
+      if (knows_item<Config>(args_)) {
+        const OutputRow row = output_row_of_lane(work.tile);
+        if (__all_sync(0xffffffff, sm90::is_aligned(row.out))) return copy_output(work, row);
+      }
+    }
     const sm90::RowPair sink = sinks(work);
     const auto& row_sum = this->add_up_rows(work);
 #pragma unroll
@@ -49,6 +67,33 @@ class LineWarpgroup : public Warpgroup<Config> {
   }
 
  private:
+  /// Where this lane's row goes (sm90::row_of_lane()).
+  struct OutputRow {
+    void* out;  // null: the row is not live
+    float* lse;
+    float sink;
+  };
+  __device__ __forceinline__ OutputRow output_row_of_lane(const sm90::RowTile& tile) const {
+    const int row = sm90::row_of_lane();
+    if (row >= tile.rows) return {};
+    const sm90::OutputArguments& output = args_.output;
+    const int token = tile.token(args_.query, row), head = tile.head(args_.query, row);
+    return {sm90::output_row<typename Config::Element>(output, tile, head, token) + me_ * Config::kHalfDim,
+            sm90::lse_place(output, tile, head, token), sm90::sink_of(output, head)};
+  }
+  /// Writes an output by way of the place of blocks, of which none follow.
+  __device__ __forceinline__ void copy_output(const sm90::Work& work, const OutputRow& row) {
+    using Room = sm90::RowRoom<typename Config::Element, Config::kHalfDim / 2>;
+    static_assert(Config::kComputeThreads / 32 * sizeof(Room) <= sizeof(SharedMemory<Config>::kv));
+    const auto& sums = this->add_up_rows(work);
+    const int n = sm90::row_of_lane();
+    const sm90::RowScale scale = sm90::finish_row(sm90::of_lane(base_), sums[0][n] + sums[1][n]);
+    if (me_ == 0 && row.out != nullptr) *row.lse = sm90::final_lse(args_.output.empty_lse, scale.lse);
+    float factor = scale.factor * cache_scale_;
+    if (args_.output.sink != nullptr) factor *= sm90::sink_factor(scale.lse, row.sink);
+    sm90::copy_rows(o_, factor, row.out, reinterpret_cast<Room*>(this->shared_.kv)[threadIdx.x / 32]);
+  }
+
   /// The sinks of this thread's rows, if the output is written; loaded before both warpgroups synchronise.
   __device__ __forceinline__ sm90::RowPair sinks(const sm90::Work& work) const {
     if (!Config::kWritesOutput || work.segment.partial >= 0) return {0, 0};
@@ -96,7 +141,7 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const sm90
   }
   Warpgroup warpgroup(shared, args, query_maps, me);
   sm90::WorkPosition position(shared.work);
-  if (threadIdx.x < 32) warpgroup.request_query(position.get());
+  if (threadIdx.x < 32 && !knows_item<Config>(args)) warpgroup.request_query(position.get());
   for (; !position.get().is_end(); position.next()) {
     const sm90::Work& work = position.get();
     warpgroup.attend(work);
@@ -124,9 +169,57 @@ __device__ __forceinline__ void load_items(SharedMemory<Config>& shared, const s
   }
 }
 
+/// Loads the item of a part that knows it.
+template <class Config>
+__device__ __forceinline__ void load_known_item(SharedMemory<Config>& shared,
+                                                const sm90::DecodeArguments& args, const CUtensorMap& map,
+                                                const sm90::QueryMaps& query_maps) {
+  using Loader = typename Config::Loader;
+  const int thread = threadIdx.x - Config::kComputeThreads;
+  const schedule::Geometry& g = args.geometry;
+  const sm90::PartPlace<Config::kTeam> place(args);
+  const schedule::Cut& item = place.begin_by_shape();
+  sm90::Work work{{item.round, item.request, g.max_tokens, 0, schedule::max_blocks(g), -1},
+                  place.only_tile(args)};
+  Loader loader(args.cache, map, thread, shared.loader);
+  sm90::wait_for_launch_before();
+  if (thread >= Loader::threads(args.cache)) return;
+  const std::int32_t given = schedule::length_of(g, args.cache.lengths, item.request);
+  // A team's share of blocks follows from the length.
+  if constexpr (Config::kTeam == 1) loader.look_ahead(sm90::block_range(args.cache, work.segment, work.tile));
+  const bool copies_query = args.query.rows_in_boxes && thread / 32 == 0;
+  if (copies_query && ptx::elect_one()) copy_query(shared, args, query_maps, work.tile);
+  __syncwarp();
+  schedule::Segment& segment = work.segment;
+  segment.length = schedule::tokens_of(g, given);
+  const int blocks = schedule::blocks_of(g, segment.length), rank = blockIdx.x % Config::kTeam;
+  segment.block_begin = schedule::share_begin(blocks, Config::kTeam, rank);
+  segment.block_end = schedule::share_begin(blocks, Config::kTeam, rank + 1);
+  const sm90::BlockRange range = sm90::block_range(args.cache, segment, work.tile);
+  if (thread == 0) {
+    sm90::WorkPosition position(shared.work);
+    position.put(work);
+    sm90::Work end;
+    end.segment.request = -1;
+    position.put(end);
+  }
+  __syncwarp();
+  if constexpr (Config::kTeam == 1) {
+    loader.shorten(range);
+  } else {
+    loader.look_ahead(range);
+  }
+  Pipe<Config> pipe(shared.kv, shared.state);
+  loader.load(pipe, range, [] {});
+  if (copies_query && work.blocks() == 0) ptx::wait(shared.q_full, 0);  // nobody else does
+}
+
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
-                                     const CUtensorMap& map) {
+                                     const CUtensorMap& map, const sm90::QueryMaps& query_maps) {
+  if constexpr (kMayKnowItem<Config>) {
+    if (knows_item<Config>(args)) return load_known_item<Config>(shared, args, map, query_maps);
+  }
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
   const sm90::PartPlace<Config::kTeam, Config::kTurns> place(args);

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     if constexpr (Config::kLoadsFirst) {
       return load_share<Config>(shared, args, kv_map, query_maps);
     } else if constexpr (Config::kHasShare) {
-      load_share_alone<Config>(shared, args, kv_map);
+      load_share_alone<Config>(shared, args, kv_map, query_maps);
     } else {
       load<Config>(shared, args, kv_map, query_maps);
     }

@@ -36,11 +36,11 @@ class LineWarpgroup : public Warpgroup<Config> {
  public:
   using Base::Base;
 
-  /// Writes the segment's result.
-  __device__ __forceinline__ void finish(const sm90::Work& work) {
+  /// Writes the segment's result. `is_last`: no block follows, so that the place of blocks is free.
+  __device__ __forceinline__ void finish(const sm90::Work& work, bool is_last) {
     if constexpr (Config::kTurns) return finish_whole(work);
-    if constexpr (kMayKnowItem<Config>) {
-      if (knows_item<Config>(args_)) {
+    if constexpr (kCopiesOutput) {
+      if (is_last && work.segment.partial < 0) {
         const OutputRow row = output_row_of_lane(work.tile);
         if (__all_sync(0xffffffff, sm90::is_aligned(row.out))) return copy_output(work, row);
       }
@@ -67,6 +67,8 @@ class LineWarpgroup : public Warpgroup<Config> {
   }
 
  private:
+  static constexpr bool kCopiesOutput = Config::kMerges && !kUnits;
+
   /// Where this lane's row goes (sm90::row_of_lane()).
   struct OutputRow {
     void* out;  // null: the row is not live
@@ -81,7 +83,7 @@ class LineWarpgroup : public Warpgroup<Config> {
     return {sm90::output_row<typename Config::Element>(output, tile, head, token) + me_ * Config::kHalfDim,
             sm90::lse_place(output, tile, head, token), sm90::sink_of(output, head)};
   }
-  /// Writes an output by way of the place of blocks, of which none follow.
+  /// Writes an output by way of the place of blocks.
   __device__ __forceinline__ void copy_output(const sm90::Work& work, const OutputRow& row) {
     using Room = sm90::RowRoom<typename Config::Element, Config::kHalfDim / 2>;
     static_assert(Config::kComputeThreads / 32 * sizeof(Room) <= sizeof(SharedMemory<Config>::kv));
@@ -141,14 +143,54 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const sm90
   }
   Warpgroup warpgroup(shared, args, query_maps, me);
   sm90::WorkPosition position(shared.work);
-  if (threadIdx.x < 32 && !knows_item<Config>(args)) warpgroup.request_query(position.get());
   for (; !position.get().is_end(); position.next()) {
     const sm90::Work& work = position.get();
     warpgroup.attend(work);
     if (threadIdx.x < 32) warpgroup.request_query(position.ahead().get());
-    warpgroup.finish(work);
+    warpgroup.finish(work, position.ahead().has_end());
   }
 }
+
+/// Tells the computing warpgroups their segments, and asks for Q of the first one: a warpgroup would have to
+/// wake up for that.
+template <class Config>
+class Announcer {
+ public:
+  __device__ __forceinline__ Announcer(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
+                                       const sm90::QueryMaps& query_maps, int thread)
+      : shared_(shared), args_(args), query_maps_(query_maps), thread_(thread), position_(shared.work) {}
+
+  /// By all threads that load.
+  __device__ __forceinline__ void tell(const sm90::Work& work) {
+    if (thread_ == 0) position_.put(work);
+    if (is_first_ && work.blocks() > 0) ask_for_query(work.tile);
+    is_first_ = false;
+  }
+  /// The only segment, whose Q has been asked for.
+  __device__ __forceinline__ void tell_only(const sm90::Work& work) {
+    is_first_ = false;
+    tell(work);
+    tell_end();
+  }
+  __device__ __forceinline__ void tell_end() {
+    sm90::Work end;
+    end.segment.request = -1;
+    if (thread_ == 0) position_.put(end);
+  }
+  __device__ __forceinline__ void ask_for_query(const sm90::RowTile& tile) const {
+    if (!args_.query.rows_in_boxes || thread_ >= 32) return;
+    if (ptx::elect_one()) copy_query(shared_, args_, query_maps_, tile);
+    __syncwarp();
+  }
+
+ private:
+  SharedMemory<Config>& shared_;
+  const sm90::DecodeArguments& args_;
+  const sm90::QueryMaps& query_maps_;
+  const int thread_;
+  sm90::WorkPosition position_;
+  bool is_first_ = true;
+};
 
 /// Loads all segments of a walk (walk/listed_items.cuh) that begins at `first`.
 template <class Items, class Config, class First, class Tell>
@@ -187,23 +229,15 @@ __device__ __forceinline__ void load_known_item(SharedMemory<Config>& shared,
   const std::int32_t given = schedule::length_of(g, args.cache.lengths, item.request);
   // A team's share of blocks follows from the length.
   if constexpr (Config::kTeam == 1) loader.look_ahead(sm90::block_range(args.cache, work.segment, work.tile));
-  const bool copies_query = args.query.rows_in_boxes && thread / 32 == 0;
-  if (copies_query && ptx::elect_one()) copy_query(shared, args, query_maps, work.tile);
-  __syncwarp();
+  Announcer<Config> announcer(shared, args, query_maps, thread);
+  announcer.ask_for_query(work.tile);
   schedule::Segment& segment = work.segment;
   segment.length = schedule::tokens_of(g, given);
   const int blocks = schedule::blocks_of(g, segment.length), rank = blockIdx.x % Config::kTeam;
   segment.block_begin = schedule::share_begin(blocks, Config::kTeam, rank);
   segment.block_end = schedule::share_begin(blocks, Config::kTeam, rank + 1);
   const sm90::BlockRange range = sm90::block_range(args.cache, segment, work.tile);
-  if (thread == 0) {
-    sm90::WorkPosition position(shared.work);
-    position.put(work);
-    sm90::Work end;
-    end.segment.request = -1;
-    position.put(end);
-  }
-  __syncwarp();
+  announcer.tell_only(work);
   if constexpr (Config::kTeam == 1) {
     loader.shorten(range);
   } else {
@@ -211,7 +245,7 @@ __device__ __forceinline__ void load_known_item(SharedMemory<Config>& shared,
   }
   Pipe<Config> pipe(shared.kv, shared.state);
   loader.load(pipe, range, [] {});
-  if (copies_query && work.blocks() == 0) ptx::wait(shared.q_full, 0);  // nobody else does
+  if (work.blocks() == 0 && args.query.rows_in_boxes) ptx::wait(shared.q_full, 0);  // nobody else does
 }
 
 template <class Config>
@@ -225,10 +259,8 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::D
   const sm90::PartPlace<Config::kTeam, Config::kTurns> place(args);
   sm90::wait_for_launch_before();
   if (thread >= Loader::threads(args.cache)) return;
-  sm90::WorkPosition position(shared.work);
-  auto tell = [&](const sm90::Work& work) {
-    if (thread == 0) position.put(work);
-  };
+  Announcer<Config> announcer(shared, args, query_maps, thread);
+  auto tell = [&](const sm90::Work& work) { announcer.tell(work); };
   if constexpr (Config::kWarpsWalk && Config::kTurns) {
     sm90::Part<false, true, true> part(args);
     load_items<sm90::ItemsInTurn>(shared, args, map, thread, part.find(), tell);
@@ -239,9 +271,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::D
         args, Loader(args.cache, map, thread, shared.loader), Pipe<Config>(shared.kv, shared.state), place,
         [] {}, tell);
   }
-  sm90::Work end;
-  end.segment.request = -1;
-  tell(end);
+  announcer.tell_end();
 }
 
 }  // namespace flashlatent::mla_64_pingpong

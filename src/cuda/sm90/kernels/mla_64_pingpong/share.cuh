@@ -144,7 +144,6 @@ __device__ __forceinline__ void compute_share_alone(SharedMemory<Config>& shared
   sm90::wait_for_launch_before();
   LineWarpgroup<Config> warpgroup(shared, args, query_maps, me);
   sm90::WorkPosition position(shared.work);
-  if (threadIdx.x < 32) warpgroup.request_query(position.get());
   // A loop even for one iteration: without it ptxas computes descriptors' addresses again for each product
   // (316 R2UR).
   for (; !position.get().is_end(); position.next()) {
@@ -152,22 +151,21 @@ __device__ __forceinline__ void compute_share_alone(SharedMemory<Config>& shared
     if (Config::kListShares && threadIdx.x < 32 && !schedule::combines_shares(args.geometry.partition)) {
       warpgroup.request_query(position.ahead().get());
     }
-    warpgroup.finish(position.get());
+    warpgroup.finish(position.get(), false);
   }
 }
 
 template <class Config>
 __device__ __forceinline__ void load_share_alone(SharedMemory<Config>& shared,
-                                                 const sm90::DecodeArguments& args, const CUtensorMap& map) {
+                                                 const sm90::DecodeArguments& args, const CUtensorMap& map,
+                                                 const sm90::QueryMaps& query_maps) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
   Part<Config> part(args);
   sm90::wait_for_launch_before();
   if (thread >= Loader::threads(args.cache)) return;
-  sm90::WorkPosition position(shared.work);
-  auto tell = [&](const sm90::Work& work) {
-    if (thread == 0) position.put(work);
-  };
+  Announcer<Config> announcer(shared, args, query_maps, thread);
+  auto tell = [&](const sm90::Work& work) { announcer.tell(work); };
   // A share loads its first rows without a walk: 2 requests of 640 tokens then take 12.8 us, with a walk
   // 13.7.
   if (Config::kListShares && !schedule::combines_shares(args.geometry.partition)) {
@@ -182,9 +180,7 @@ __device__ __forceinline__ void load_share_alone(SharedMemory<Config>& shared,
     loader.look_ahead(range);
     loader.load(pipe, range, [] {});
   }
-  sm90::Work end;
-  end.segment.request = -1;
-  tell(end);
+  announcer.tell_end();
 }
 
 }  // namespace flashlatent::mla_64_pingpong

@@ -74,19 +74,29 @@ const char* accepted_elements(std::string_view name) {
   };
   if (is_one_of({"block_table", "cache_seqlens", "indices", "topk_length", "cu_seqlens_q", "cu_seqlens",
                  "first_token", "extra_indices", "extra_topk_length", "extra_block_table",
-                 "extra_cache_seqlens", "extra_lengths"})) {
+                 "extra_cache_seqlens", "extra_lengths", "candidates", "slot_table", "counts", "out_counts",
+                 "best_blocks", "lengths", "request_lengths"})) {
     return "int32 is expected";
   }
-  if (is_one_of({"slot_mapping", "pairs"})) return "int32 and int64 are accepted";
+  if (is_one_of({"slot_mapping", "pairs", "positions", "slots"})) return "int32 and int64 are accepted";
   if (is_one_of({"attn_sink", "lse", "max_logits", "alibi_slopes", "key_scale", "value_scale", "kv_scale",
-                 "new_kv_scale", "q_scale", "partial_out", "partial_lse"}))
+                 "new_kv_scale", "partial_lse", "scores", "all_scores", "out_weights"}))
     return "fp32 is expected";
-  if (is_one_of({"plan", "workspace"})) return "uint8 is expected";
+  if (is_one_of({"q_scale"})) return "fp32, and beside index queries of e2m1 uint8, is expected";
+  if (is_one_of({"table"})) return "fp32 and bf16 are accepted";
+  if (is_one_of({"scales"})) return "fp32 and int32, and of index queries uint8, are accepted";
+  if (is_one_of({"plan", "workspace", "index_cache"})) return "uint8 is expected";
+  if (is_one_of({"codes"})) return "uint8 and float8_e4m3fn are accepted";
+  if (is_one_of({"weights"})) return "fp32, and in quantize_index_queries() bf16 and fp16, are accepted";
+  if (is_one_of({"latent", "rope", "norm_weight", "norm_bias", "partial_out"})) {
+    return "fp32, bf16 and fp16 are accepted, and 16-bit integers as bf16 where dtype='bf16' says that they "
+           "are";
+  }
   if (is_one_of({"q", "q_rope"})) {
     return "bf16 and fp16 are accepted, with an e4m3 cache uint8 and float8_e4m3fn, and 16-bit integers as "
            "bf16 where dtype='bf16' says that they are";
   }
-  if (is_one_of({"out", "latent", "rope"})) {
+  if (is_one_of({"out", "rotated"})) {
     return "bf16 and fp16 are accepted, and 16-bit integers as bf16 where dtype='bf16' says that they are";
   }
   return "bf16, fp16 and, in FP8 caches, uint8 and float8_e4m3fn are accepted, and 16-bit integers as bf16 "

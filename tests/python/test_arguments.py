@@ -381,7 +381,7 @@ def test_names_that_hints_give_are_arguments():
 @pytest.mark.parametrize("name, here", [("fp8_ds_mla", "fp8_656 here, and fp8_584"), ("fp8_e4m3", "e4m3 here"),
                                         ("float16", "fp16 here, of kv_format plain")])
 def test_formats_by_other_names(name, here):
-    refused(f"KV format is '{name}'; plain, fp8_656.*; '{name}' is {here}",
+    refused(f"kv_format is '{name}'; plain, fp8_656.*; '{name}' is {here}",
             lambda: flashlatent.Problem(**LATENT, kv_format=name))
     cache = np.zeros((1, 4, 1, 576), np.float16)
     refused(f"format is '{name}'; bf16, .*; '{name}' is {here}",

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 #include "python/src/errors.h"
@@ -277,8 +278,11 @@ void Array::read_buffer(const char* name, nb::handle object, std::optional<Dtype
   const bool is_unsigned = letter != '\0' && std::strchr("BHILQ", letter) != nullptr;
   const bool is_float = letter == 'e' || letter == 'f' || letter == 'd';
   std::int64_t strides[kMaxRank] = {}, shape[kMaxRank] = {};
+  // ctypes gives no strides, although they are asked for: its arrays are contiguous.
+  const bool strided = buffer_.strides != nullptr;
   for (int i = 0; i < buffer_.ndim && i < kMaxRank; ++i) {
     shape[i] = buffer_.shape[i];
+    if (!strided) continue;
     if (buffer_.strides[i] % buffer_.itemsize != 0 && shape[i] > 1) {
       refuse(name, " has a stride of ", buffer_.strides[i], " bytes; multiples of its element's ",
              buffer_.itemsize, " are accepted");
@@ -301,7 +305,7 @@ void Array::read_buffer(const char* name, nb::handle object, std::optional<Dtype
                .rank = buffer_.ndim,
                .dtype = {static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(width), 1},
                .shape = shape,
-               .strides = strides,
+               .strides = strided ? strides : nullptr,
                .byte_offset = 0},
               sixteen_bits);
 }
@@ -341,6 +345,9 @@ void Array::read_capsule(const char* name, nb::handle object, std::optional<Dtyp
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
     refuse_unreadable(name, object, error);
+  } catch (const std::bad_cast&) {
+    refuse(name, " is a ", type_of(object),
+           ", whose __dlpack_device__() returns no pair of a device type and a number; one is expected");
   }
   if (PyCapsule_IsValid(capsule_.ptr(), "dltensor_versioned")) {
     const auto* managed = static_cast<dlpack::ManagedTensorVersioned*>(

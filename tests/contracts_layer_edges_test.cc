@@ -262,8 +262,8 @@ TEST_P(LayerEdgesOf, Refusals) {
     run.inputs().q_norm = 0;
     run.inputs().q_rotate = {};
   });
-  refused("q_rotate has no table", [](DecodeRun& run) { run.inputs().q_rotate.table = {}; });
-  refused("out_rotate has no positions", [](DecodeRun& run) { run.inputs().out_rotate.positions = {}; });
+  refused("q_rotate.table is missing", [](DecodeRun& run) { run.inputs().q_rotate.table = {}; });
+  refused("out_rotate.positions is missing", [](DecodeRun& run) { run.inputs().out_rotate.positions = {}; });
   refused("q_rotate.positions is ", [](DecodeRun& run) { run.inputs().q_rotate.positions.shape[1] = 2; });
   refused("out_rotate.table is ", [](DecodeRun& run) { run.inputs().out_rotate.table.shape[1] = 24; });
   refused("out_fp8.codes is ", [](DecodeRun& run) { run.outputs().out_fp8.codes.shape[2] -= 1; });
@@ -285,7 +285,7 @@ TEST_P(LayerEdgesOf, Refusals) {
       "out_fp8 is given, but the problem has out_edge off", [](DecodeRun&) {},
       [](DecodeProblem& problem) { problem.options.out_edge = false; });
   if (on_gpu()) return;
-  refused("positions has 97", [](DecodeRun& run) {
+  refused("out_rotate.positions has 97 for token 1; out_rotate.table has ", [](DecodeRun& run) {
     const auto* positions = static_cast<const std::int32_t*>(run.inputs().out_rotate.positions.data);
     const_cast<std::int32_t*>(positions)[1] = 97;
   });
@@ -303,13 +303,13 @@ TEST(LayerEdgeProblems, AreValidatedByName) {
               p.cache.extra = {};
               p.options.attn_sink = false;
               p.options.shard = {.rank = 0, .world = 2, .run = 1};
-            }).find("out_edge is set and shard world is 2"),
+            }).find("out_edge is set (by out_rotate or out_fp8) and shard world is 2"),
             std::string::npos);
   EXPECT_NE(message_of([](DecodeProblem& p) {
               p.cache.format = KvFormat::kPlain;
               p.cache.qk_dim = 100;
               p.cache.v_dim = 96;
-            }).find("q_edge is set and qk_dim is 100"),
+            }).find("q_edge is set (by q_norm or q_rotate) and qk_dim is 100"),
             std::string::npos);
 }
 

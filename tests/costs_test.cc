@@ -171,7 +171,11 @@ TEST(CostTables, AFileThatCannotBeReadIsNamed) {
   const Status none = load_costs("/no/such/file");
   EXPECT_EQ(none.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(none.message().find("'/no/such/file' cannot be read"), std::string::npos);
+  EXPECT_NE(load_costs(testing::TempDir()).message().find("cannot be read"), std::string::npos);
   const std::string path = testing::TempDir() + "flashlatent_costs";
+  std::ofstream(path) << "";
+  EXPECT_NE(load_costs(path).message().find("'" + path + "': the costs have no line 'gpu NAME'"),
+            std::string::npos);
   std::ofstream(path) << "gpu H20\n";
   EXPECT_NE(load_costs(path).message().find("'" + path + "': the costs have no line"), std::string::npos);
   std::ofstream(path) << table_of("Hopper of a test");

@@ -159,6 +159,19 @@ TEST(Case, LatentE4m3) {
   EXPECT_EQ(loaded->inputs().q_scale.shape[0], 4);
 }
 
+TEST(Case, LatentE4m3OfAQueryInTwoParts) {
+  Draft draft = latent_e4m3();
+  draft.tensors["q"].shape[3] = 512;
+  draft.tensors["q_rope"] = {Dtype::kU8, {2, 1, 4, 64}, {}};
+  const auto loaded = parse_case(draft.bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  const auto problem = loaded->problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(problem->cache.qk_dim, 576);
+  draft.tensors["kv_cache"].shape[3] = 512;
+  expect_message(parse_case(draft.bytes(), "x").status().message(), "x", "d = 576");
+}
+
 TEST(Case, PrefillLoadsAndIsNoDecode) {
   const auto loaded = parse_case(prefill().bytes(), "x");
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
@@ -380,22 +393,23 @@ TEST(Case, TensorsThatNoViewShows) {
   EXPECT_EQ(loaded->unknown_names(), std::vector<std::string>{"extra"});
 }
 
+Draft index() {
+  return Draft{{{"kind", "index_topk"},
+                {"topk", "7"},
+                {"causal", "true"},
+                {"index_format", "mxfp4_68"},
+                {"page_size", "16"},
+                {"slot_page_size", "2"}},
+               {{"q", {Dtype::kU8, {2, 3, 8, 128}, {}}},
+                {"weights", {Dtype::kF32, {2, 3, 8}, {}}},
+                {"index_cache", {Dtype::kU8, {5, 1088}, {}}},
+                {"block_table", {Dtype::kI32, {2, 3}, {0, 1, -1, 4, 99, 2}}},
+                {"cache_seqlens", {Dtype::kI32, {2}, {0, 48}}},
+                {"slot_table", {Dtype::kI32, {2, 24}, {}}},
+                {"scores_ref", {Dtype::kF32, {2, 3, 48}, {}}}}};
+}
+
 TEST(Case, IndexTopk) {
-  const auto index = [] {
-    return Draft{{{"kind", "index_topk"},
-                  {"topk", "7"},
-                  {"causal", "true"},
-                  {"index_format", "mxfp4_68"},
-                  {"page_size", "16"},
-                  {"slot_page_size", "2"}},
-                 {{"q", {Dtype::kU8, {2, 3, 8, 128}, {}}},
-                  {"weights", {Dtype::kF32, {2, 3, 8}, {}}},
-                  {"index_cache", {Dtype::kU8, {5, 1088}, {}}},
-                  {"block_table", {Dtype::kI32, {2, 3}, {0, 1, -1, 4, 99, 2}}},
-                  {"cache_seqlens", {Dtype::kI32, {2}, {0, 48}}},
-                  {"slot_table", {Dtype::kI32, {2, 24}, {}}},
-                  {"scores_ref", {Dtype::kF32, {2, 3, 48}, {}}}}};
-  };
   const auto loaded = parse_case(index().bytes(), "x");
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
   EXPECT_EQ(loaded->kind, CaseKind::kIndexTopk);
@@ -422,6 +436,10 @@ TEST(Case, IndexTopk) {
         d.tensors["index_cache"].shape = {5, 1072};
       },
       "a page of 16 keys of mxfp4_68 has 1088");
+  for (const auto& [name, from] : {std::pair{"slot_table", "I32"}, {"scores_ref", "F32"}}) {
+    expect_message(parse_case(with_dtype(index(), name, from, "U32"), "x").status().message(), "x",
+                   std::string("tensor \"") + name + "\" is U32 (2, ");
+  }
   Draft other = index();
   other.tensors["kv_cache"] = {Dtype::kBF16, {2}, {}};
   EXPECT_EQ(parse_case(other.bytes(), "x")->unknown_names(), std::vector<std::string>{"kv_cache"});

@@ -384,6 +384,23 @@ TEST_P(KvCache, CopyPagesInOneCacheAndBetweenTwo) {
   }
 }
 
+TEST_P(KvCache, CopyPagesOfBytes) {
+  constexpr std::int64_t kPages = 5, kPageBytes = 1072;
+  Tensor cache(executor_, Dtype::kU8, {kPages, kPageBytes}), pairs(executor_, Dtype::kI32, {2, 2});
+  for (std::int64_t page = 0; page < kPages; ++page) {
+    std::fill_n(cache.row(page), kPageBytes, static_cast<std::uint8_t>(page + 1));
+  }
+  pairs.set<std::int32_t>({4, 0, 1, 3});
+  const TensorView view = cache.upload();
+  const Status status = copy_pages(view, view, pairs.upload(), executor_);
+  ASSERT_TRUE(status.ok()) << status.message();
+  cache.download();
+  constexpr int kExpected[kPages] = {5, 2, 3, 2, 5};
+  for (std::int64_t page = 0; page < kPages; ++page) {
+    EXPECT_EQ(std::count(cache.row(page), cache.row(page) + kPageBytes, kExpected[page]), kPageBytes);
+  }
+}
+
 // What only a host that reads slots and pages can see.
 TEST_P(KvCache, CpuRefusesWrongSlotsBeforeItWrites) {
   if (on_gpu()) GTEST_SKIP() << "slots and pages are not read by the host";

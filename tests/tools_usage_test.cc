@@ -236,6 +236,17 @@ TEST_F(Program, NumbersThatAreNoneAndEmptyNamesAreRefused) {
   expect_refused("decode " + file("case") + " --json ''", {"--json: '': is no file's name"});
   expect_refused("decode " + file("case") + " --prefix-sharing always",
                  {"--prefix-sharing is always", "prefill"});
+  expect_refused("make-case " + file("case") + " --kv fp8_656 --scale-place page",
+                 {"--scale-place is page; it is for --kv mxfp8_528 and nvfp4_288, and --kv is fp8_656"});
+  expect_refused("replay --synthetic --scale-place token", {"--scale-place is token", "--kv is bf16"});
+  expect_refused("make-index-case " + file("case") + " --candidate-block 4",
+                 {"--candidate-block is 4; it is for --candidates and --best-blocks"});
+  ASSERT_EQ(run("make-index-case " + file("case") + " --lengths 3 --topk 2").code, 0);
+  expect_refused("decode " + file("case") + " --prefix-sharing always",
+                 {"--prefix-sharing is always", "index_topk"});
+  expect_refused("decode " + file("case") + " --kernel mla_16 --backend cpu",
+                 {"kernel is 'mla_16', which does not choose index keys; index_topk and reference do"});
+  EXPECT_EQ(run("decode " + file("case") + " --kernel index_topk --backend cpu").code, 0);
   expect_refused("make-case " + file("case") + " --lengths 3 --extra-lengths 1,2",
                  {"--extra-lengths has 2 numbers, but there are 1 requests"});
 }

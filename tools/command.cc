@@ -228,9 +228,17 @@ std::vector<std::string> kv_format_names(const std::vector<std::string>& first) 
 void add_scale_place(CLI::App& app, std::string& place) {
   app.add_option("--scale-place", place,
                  names_with_places() +
-                     ": each token's scales follow its data (token), or a page's scales its data (page)")
-      ->check(CLI::IsMember({"token", "page"}))
-      ->capture_default_str();
+                     ": each token's scales follow its data (token, or left out), or a page's scales its "
+                     "data (page)")
+      ->check(CLI::IsMember({"token", "page"}));
+}
+
+Result<ScalePlace> scale_place_of(const std::string& place, KvFormat format, const std::string& kv) {
+  if (place.empty()) return ScalePlace::kToken;
+  if (has_places(format)) return scale_place_from_name(place);
+  return Status(
+      StatusCode::kInvalidArgument,
+      fmt::format("--scale-place is {}; it is for --kv {}, and --kv is {}", place, names_with_places(), kv));
 }
 
 }  // namespace flashlatent::tools

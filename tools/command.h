@@ -24,6 +24,8 @@ inline constexpr int kWrongInput = 2;
 std::vector<std::string> kv_format_names(const std::vector<std::string>& first = {"plain"});
 /// An option for the place of scales, in caches of a format that leaves it open; --scale-place token or page.
 void add_scale_place(CLI::App& app, std::string& place);
+/// The place by that option; empty: token. Refused with a format, --kv, that has one place.
+Result<ScalePlace> scale_place_of(const std::string& place, KvFormat format, const std::string& kv);
 
 /// Set by the subcommand of the command line; returns the exit code.
 using Action = std::function<int()>;

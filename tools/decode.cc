@@ -1,6 +1,7 @@
 // flashlatent decode CASE
 #include <fmt/core.h>
 
+#include "dispatch/select.h"
 #include "io/case.h"
 #include "io/safetensors.h"
 #include "io/text.h"
@@ -29,15 +30,26 @@ int run_decode(const DecodeOptions& options) {
       !status.ok()) {
     return fail(status);
   }
-  Result<Executor> executor = make_executor(options.executor);
+  ExecutorOptions without_kernel = options.executor;  // which kernels there are depends on the case
+  without_kernel.kernel.clear();
+  Result<Executor> executor = make_executor(without_kernel);
   if (!executor.ok()) return fail(executor.status());
+  executor->kernel = options.executor.kernel;
   Result<io::DecodeCase> loaded = io::load_case(options.path);
   if (!loaded.ok()) return fail(loaded.status());
   const io::DecodeCase& decode_case = *loaded;
+  if (decode_case.kind != io::CaseKind::kIndexTopk) {
+    if (Status status = validate(*executor); !status.ok()) return fail(status);
+  }
   for (const std::string& name : decode_case.unknown_names()) {
     tell("flashlatent: {}: {} is no part of a case, and is left out\n", options.path, io::in_quotes(name));
   }
   if (decode_case.kind == io::CaseKind::kIndexTopk) {
+    if (options.sharing != "off") {
+      return fail({StatusCode::kInvalidArgument,
+                   fmt::format("--prefix-sharing is {}, and {} is an index_topk case; off is accepted",
+                               options.sharing, options.path)});
+    }
     return decode_index(decode_case, {options.path, options.output, options.json}, *executor);
   }
   if (decode_case.kind == io::CaseKind::kSparsePrefill) {

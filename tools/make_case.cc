@@ -29,7 +29,7 @@ constexpr int kLongest = 1 << 24;
 struct MakeCaseOptions {
   std::string path;
   std::string dtype = "bf16";
-  std::string kv = "plain", extra_kv, scale_place = "token";
+  std::string kv = "plain", extra_kv, scale_place;
   std::string dims;
   std::string layout = "latent";
   std::string prefill;  // "rows", "pages"; empty: decode
@@ -65,7 +65,8 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
   spec.dtype = options.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   spec.format = *kv_format_from_name(options.kv);
   if (!options.extra_kv.empty()) spec.extra_format = *kv_format_from_name(options.extra_kv);
-  spec.scale_place = *scale_place_from_name(options.scale_place);
+  FLASHLATENT_ASSIGN_OR_RETURN(spec.scale_place,
+                               scale_place_of(options.scale_place, spec.format, options.kv));
   spec.layout = options.layout == "packed"     ? KvLayout::kPacked
                 : options.layout == "separate" ? KvLayout::kSeparate
                                                : KvLayout::kLatent;

@@ -19,6 +19,7 @@ struct MakeIndexOptions {
   std::string format = "fp8_132";
   std::string scores = "normal";
   bool no_reference = false;
+  bool block_given = false;
   std::uint64_t seed = 0;
   runtime::IndexSpec spec = {.lengths = {0, 1, 64, 300}, .causal = false};
 };
@@ -41,6 +42,13 @@ std::vector<float> reference_of(const IndexCall& call) {
 
 int run_make_index_case(const MakeIndexOptions& options) {
   runtime::IndexSpec spec = options.spec;
+  if (options.block_given && spec.candidates == 0 && spec.best_blocks == 0) {
+    return fail(
+        {StatusCode::kInvalidArgument,
+         fmt::format(
+             "--candidate-block is {}; it is for --candidates and --best-blocks, and neither is given",
+             spec.candidate_block)});
+  }
   spec.format = *index_format_from_name(options.format);
   for (runtime::IndexScores scores : kScores) {
     if (options.scores == runtime::to_string(scores)) spec.scores = scores;
@@ -131,9 +139,10 @@ void add_make_index_case(CLI::App& app, Action& action) {
   make->add_option("--best-blocks", spec.best_blocks, "Blocks to choose as well; 0: none")
       ->check(CLI::Range(0, kMaxIndexTopk))
       ->excludes("--candidates");
-  make->add_option("--candidate-block", spec.candidate_block, "Tokens a block")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  const CLI::Option* block = make->add_option("--candidate-block", spec.candidate_block,
+                                              "Tokens a block of --candidates or --best-blocks")
+                                 ->check(CLI::Range(1, 1024))
+                                 ->capture_default_str();
   make->add_option("--slot-page-size", spec.slot_page_size,
                    "Results are slots of a cache of so many tokens a page; 0: positions")
       ->check(CLI::Range(0, 1 << 16));
@@ -146,7 +155,10 @@ void add_make_index_case(CLI::App& app, Action& action) {
       "          flashlatent make-index-case case.safetensors --format mxfp4_68 --fp4-queries "
       "--slot-page-size 2\n"
       "          flashlatent decode case.safetensors");
-  make->callback([&action, options] { action = [options] { return run_make_index_case(*options); }; });
+  make->callback([&action, options, block] {
+    options->block_given = block->count() > 0;
+    action = [options] { return run_make_index_case(*options); };
+  });
 }
 
 }  // namespace flashlatent::tools

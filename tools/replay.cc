@@ -24,7 +24,7 @@ struct ReplayCommand {
   bool has_heads = false;  // --heads is given
   std::string write_trace;
   int requests = 0;  // 0: not given
-  std::string kv = "bf16", scale_place = "token";
+  std::string kv = "bf16", scale_place;
   std::string model = "mla", sharing = "auto";
   serve::ReplayOptions replay;
   ExecutorOptions executor;
@@ -57,7 +57,7 @@ nlohmann::ordered_json to_json(const ReplayCommand& command) {
                                  {"pool_tokens", o.pool_tokens},
                                  {"page_size", o.page_size},
                                  {"kv", command.kv},
-                                 {"scale_place", command.scale_place},
+                                 {"scale_place", to_string(o.scales)},
                                  {"immediate", o.immediate},
                                  {"verify", o.verify},
                                  {"seed", o.seed},
@@ -154,7 +154,9 @@ int run_replay(ReplayCommand command) {
   command.replay.dtype = command.kv == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   const bool plain = command.kv == "bf16" || command.kv == "fp16";
   command.replay.format = plain ? KvFormat::kPlain : *kv_format_from_name(command.kv);
-  command.replay.scales = *scale_place_from_name(command.scale_place);
+  const Result<ScalePlace> place = scale_place_of(command.scale_place, command.replay.format, command.kv);
+  if (!place.ok()) return fail(place.status());
+  command.replay.scales = *place;
   command.replay.prefix_sharing = *prefix_sharing_from_name(command.sharing);
   const Result<Executor> executor = make_executor(command.executor);
   if (!executor.ok()) return fail(executor.status());

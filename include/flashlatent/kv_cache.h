@@ -89,9 +89,10 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
 /// `to`. Keys and values in any layout and dtype are copied by a call for each.
 ///   pairs  int32 or int64 (n, 2). A pair with a page that does not exist is refused on the CPU, before
 ///          anything is written, and skipped on CUDA.
-/// `from` and `to` have the same dtype and page shape. They may be the same cache (one address and strides);
-/// other views that overlap are refused. No page may be a destination twice, or within one cache both a
-/// source and a destination: the CPU refuses such pairs, CUDA leaves such pages with bytes of either.
+/// `from` and `to` have two dimensions or more (index keys: (pages, page_bytes)), the same dtype and page
+/// shape. They may be the same cache (one address and strides); other views that overlap are refused. No page
+/// may be a destination twice, or within one cache both a source and a destination: the CPU refuses such
+/// pairs, CUDA leaves such pages with bytes of either.
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
                   const Executor& executor);
 

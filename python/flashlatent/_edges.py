@@ -79,12 +79,18 @@ def finish_outputs(out, *, positions=None, table=None, pairs="gptj", table_layou
         _native.finish_outputs_into(out, **options)  # refuses what has no heads
         raise ArgumentTypeError(f"out is {shown(out)}; an array with a shape is expected")
     if scale_columns is None:
+        for name, value, absent in (("groups", groups, 1), ("column_order", column_order, "heads")):
+            if value != absent:
+                raise InvalidArgumentError(f"{name} is {shown(value)} and scale_columns is not given; "
+                                           f"{name} is for an FP8 output, with scale_columns=128 or 32")
         if rotated is None:
             rotated = empty_like(out, tuple(shape))
         _native.finish_outputs_into(out, rotated=rotated, **options)
         return rotated
     if not isinstance(scale_columns, Hashable) or scale_columns not in _SCALE_DTYPES:
         raise InvalidArgumentError(f"scale_columns is {shown(scale_columns)}; 128, 32 and None are accepted")
+    if column_order == "tiles" and scale_columns != 32:
+        raise InvalidArgumentError(f"column_order is 'tiles' and scale_columns is {scale_columns}; 32 is expected")
     *tokens, heads, v_dim = shape
     groups = whole_number("groups", groups, 1, 2**31 - 1)
     if heads % groups:

@@ -15,7 +15,9 @@ _WRITTEN = ("out", "max_logits", "lse", "kv_cache", "key_cache", "value_cache", 
 _NUMBERS = {"v_dim": "an integer", "tokens": "an integer", "window": "an integer", "page_size": "an integer",
             "extra_page_size": "an integer", "typical_tokens": "an integer", "calls_per_plan": "an integer",
             "topk": "an integer", "candidate_block": "an integer", "best_blocks": "an integer",
-            "slot_page_size": "an integer", "softmax_scale": "a number", "soft_cap": "a number"}
+            "slot_page_size": "an integer", "rank": "an integer", "ratio": "an integer", "groups": "an integer",
+            "scale_columns": "an integer", "softmax_scale": "a number", "soft_cap": "a number", "norm": "a number",
+            "q_norm": "a number"}
 _FROM = {"flashlatent.convert_cache": "kv_cache", "flashlatent.copy_pages": "source"}  # what from_ is called
 _RANKS = {"kv_cache": (4,), "key_cache": (4, 5), "value_cache": (4,), "partial_out": (5,)}  # where sizes are made of them
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 #include "python/src/errors.h"
@@ -74,19 +75,29 @@ const char* accepted_elements(std::string_view name) {
   };
   if (is_one_of({"block_table", "cache_seqlens", "indices", "topk_length", "cu_seqlens_q", "cu_seqlens",
                  "first_token", "extra_indices", "extra_topk_length", "extra_block_table",
-                 "extra_cache_seqlens", "extra_lengths"})) {
+                 "extra_cache_seqlens", "extra_lengths", "candidates", "slot_table", "counts", "out_counts",
+                 "best_blocks", "lengths", "request_lengths"})) {
     return "int32 is expected";
   }
-  if (is_one_of({"slot_mapping", "pairs"})) return "int32 and int64 are accepted";
+  if (is_one_of({"slot_mapping", "pairs", "positions", "slots"})) return "int32 and int64 are accepted";
   if (is_one_of({"attn_sink", "lse", "max_logits", "alibi_slopes", "key_scale", "value_scale", "kv_scale",
-                 "new_kv_scale", "q_scale", "partial_out", "partial_lse"}))
+                 "new_kv_scale", "partial_lse", "scores", "all_scores", "out_weights"}))
     return "fp32 is expected";
-  if (is_one_of({"plan", "workspace"})) return "uint8 is expected";
+  if (is_one_of({"q_scale"})) return "fp32, and beside index queries of e2m1 uint8, is expected";
+  if (is_one_of({"table"})) return "fp32 and bf16 are accepted";
+  if (is_one_of({"scales"})) return "fp32 and int32, and of index queries uint8, are accepted";
+  if (is_one_of({"plan", "workspace", "index_cache"})) return "uint8 is expected";
+  if (is_one_of({"codes"})) return "uint8 and float8_e4m3fn are accepted";
+  if (is_one_of({"weights"})) return "fp32, and in quantize_index_queries() bf16 and fp16, are accepted";
+  if (is_one_of({"latent", "rope", "norm_weight", "norm_bias", "partial_out"})) {
+    return "fp32, bf16 and fp16 are accepted, and 16-bit integers as bf16 where dtype='bf16' says that they "
+           "are";
+  }
   if (is_one_of({"q", "q_rope"})) {
     return "bf16 and fp16 are accepted, with an e4m3 cache uint8 and float8_e4m3fn, and 16-bit integers as "
            "bf16 where dtype='bf16' says that they are";
   }
-  if (is_one_of({"out", "latent", "rope"})) {
+  if (is_one_of({"out", "rotated"})) {
     return "bf16 and fp16 are accepted, and 16-bit integers as bf16 where dtype='bf16' says that they are";
   }
   return "bf16, fp16 and, in FP8 caches, uint8 and float8_e4m3fn are accepted, and 16-bit integers as bf16 "
@@ -267,8 +278,11 @@ void Array::read_buffer(const char* name, nb::handle object, std::optional<Dtype
   const bool is_unsigned = letter != '\0' && std::strchr("BHILQ", letter) != nullptr;
   const bool is_float = letter == 'e' || letter == 'f' || letter == 'd';
   std::int64_t strides[kMaxRank] = {}, shape[kMaxRank] = {};
+  // ctypes gives no strides, although they are asked for: its arrays are contiguous.
+  const bool strided = buffer_.strides != nullptr;
   for (int i = 0; i < buffer_.ndim && i < kMaxRank; ++i) {
     shape[i] = buffer_.shape[i];
+    if (!strided) continue;
     if (buffer_.strides[i] % buffer_.itemsize != 0 && shape[i] > 1) {
       refuse(name, " has a stride of ", buffer_.strides[i], " bytes; multiples of its element's ",
              buffer_.itemsize, " are accepted");
@@ -291,7 +305,7 @@ void Array::read_buffer(const char* name, nb::handle object, std::optional<Dtype
                .rank = buffer_.ndim,
                .dtype = {static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(width), 1},
                .shape = shape,
-               .strides = strides,
+               .strides = strided ? strides : nullptr,
                .byte_offset = 0},
               sixteen_bits);
 }
@@ -331,6 +345,9 @@ void Array::read_capsule(const char* name, nb::handle object, std::optional<Dtyp
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
     refuse_unreadable(name, object, error);
+  } catch (const std::bad_cast&) {
+    refuse(name, " is a ", type_of(object),
+           ", whose __dlpack_device__() returns no pair of a device type and a number; one is expected");
   }
   if (PyCapsule_IsValid(capsule_.ptr(), "dltensor_versioned")) {
     const auto* managed = static_cast<dlpack::ManagedTensorVersioned*>(

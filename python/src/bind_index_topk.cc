@@ -94,6 +94,7 @@ nb::tuple index_topk_arrays(nb::handle q, nb::handle weights, nb::handle index_c
   if (best_blocks < 0 || best_blocks > kMaxIndexTopk) {
     refuse("best_blocks is ", best_blocks, "; 0 to ", kMaxIndexTopk, " are accepted");
   }
+  if (candidate_block < 1) refuse("candidate_block is ", candidate_block, "; 1 to 1024 are accepted");
   IndexTopkInputs inputs;
   inputs.q = q_view;
   inputs.q_scale = scale_array.view();
@@ -148,8 +149,7 @@ nb::tuple index_topk_arrays(nb::handle q, nb::handle weights, nb::handle index_c
   Buffer own;
   std::optional<Array> given;
   if (!workspace.is_none()) given.emplace(Array::output("workspace", workspace));
-  const Memory memory =
-      given ? aligned_inside(memory_of("workspace", *given)) : own.at_least(bytes, device, q);
+  const Memory memory = given ? workspace_inside(*given, bytes) : own.at_least(bytes, device, q);
   Status status;
   {
     nb::gil_scoped_release release;
@@ -250,9 +250,10 @@ nb::object gather_index_arrays(nb::handle index_cache, nb::handle block_table, n
   const Array table_array = Array::read("block_table", block_table);
   const Array begins_array = Array::read("cu_seqlens", cu_seqlens);
   const bool make = out.is_none();
-  if (make && (!rows || *rows < 0)) {
+  if (!make && rows) refuse("rows and out are given; rows is for an array that is made");
+  if (make && !rows)
     refuse("out and rows are missing; an array, or how many rows it is to have, is expected");
-  }
+  if (make && *rows < 0) refuse("rows is ", *rows, "; 0 or more is expected");
   if (make) out = empty_like(index_cache, {*rows, kIndexDim}, "float32");
   const Array out_array = Array::output("out", out, bits, make);
   refuse_unused_dtype(bits, out_array.integers());

@@ -52,20 +52,24 @@ nb::object pages_like(nb::handle like, const LatentFormat& format, std::int64_t 
   return nb::module_::import_(tricks).attr("as_strided")(memory, shape, strides);
 }
 
-/// convert_cache()'s errors by the names that its arguments have here.
+/// The errors of convert_cache() and copy_pages() by the names that their arguments have here.
 Status of_python(const Status& status) {
   std::string text = status.message();
+  for (const std::string_view there : {"overlaps from,", "; from has"}) {
+    const std::size_t at = text.find(there);
+    if (at != text.npos) text.insert(text.find("from", at) + std::string_view("from").size(), "_");
+  }
   const bool of_to = text.find(" to is ") != std::string::npos;
   constexpr std::string_view kLeave = "leave scales out";
   if (of_to && text.ends_with(kLeave))
     text.replace(text.size() - kLeave.size(), kLeave.size(), "leave new_scales out");
   for (const auto& [there, here] : {std::pair<std::string_view, std::string>{"from_scale", "kv_scale"},
                                     {"to_scale", "new_kv_scale"},
-                                    {"from is", "from_ is"},
+                                    {"from ", "from_ "},
                                     {"scales is", of_to ? "new_scales is" : "scales is"}}) {
     if (text.starts_with(there)) return {status.code(), here + text.substr(there.size())};
   }
-  return status;
+  return {status.code(), std::move(text)};
 }
 
 void append_arrays(nb::handle latent, nb::handle rope, nb::handle slot_mapping, nb::handle kv_cache,
@@ -118,7 +122,7 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
              format_names().substr(std::string_view("plain, ").size()), ", is expected");
     if (view.rank != 4) refuse("from_ is ", to_string(view), "; expected (pages, page_size, h_kv, d)");
     const Format made = format_from_name(*format, "from_", view, from_format);
-    if (made.dtype == Dtype::kU8) to_format.format = take(kv_format_from_name(*format));
+    if (made.dtype == Dtype::kU8) to_format.format = optional_format(format, "format");
     const LatentFormat* of = made.dtype == Dtype::kU8 ? &format_of(to_format) : nullptr;
     to = of != nullptr && (of->apart() || of->page_unit > 1)
              ? pages_like(from, *of, view.shape[0], view.shape[1])
@@ -131,7 +135,7 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
       refuse("format is '", *format, "' and to is ", to_string(to_array.view()),
              "; format is for a cache that is made, or of bytes");
     }
-    to_format.format = take(kv_format_from_name(*format));
+    to_format.format = optional_format(format, "format");
   }
   refuse_unused_dtype(said, from_array.integers() || to_array.integers_of(said));
   run_operation(from, view.device, stream, threads, [&](const Executor& executor) {
@@ -162,6 +166,11 @@ nb::object gather_arrays(nb::handle kv_cache, nb::handle block_table, nb::handle
     if (view.rank != 4) refuse("kv_cache is ", to_string(view), "; expected (pages, page_size, h_kv, d)");
     if (format) {
       const Format made = format_from_name(*format, "kv_cache", view, said_format);
+      const LatentFormat& own = *take(resolve_format("kv_cache", view, said_format));
+      if (made.dtype == Dtype::kU8 && *format != own.name) {
+        refuse("format is '", *format, "' and kv_cache is ", own.plain() ? to_string(view.dtype) : own.name,
+               "; the cache's format, bf16 and fp16 are accepted");
+      }
       out = empty_like(kv_cache, {*rows, view.shape[2], made.extent}, made.array_dtype);
       bits = made.dtype;
     } else {
@@ -185,7 +194,7 @@ void copy_page_arrays(nb::handle from, nb::handle to, nb::handle pairs, nb::hand
   const Array to_array = Array::output("to", to, Dtype::kBF16);
   const Array pairs_array = Array::read("pairs", pairs);
   run_operation(to, to_array.view().device, stream, threads, [&](const Executor& executor) {
-    return copy_pages(from_array.view(), to_array.view(), pairs_array.view(), executor);
+    return of_python(copy_pages(from_array.view(), to_array.view(), pairs_array.view(), executor));
   });
 }
 
@@ -290,7 +299,7 @@ dtype        'bf16': 16-bit integers hold bf16)");
 
 pairs      int32 or int64 (n, 2). A pair with a page that does not exist is refused on the CPU, before anything is
            written, and skipped on CUDA
-from_, to  caches of one dtype and page shape, latent ones or keys or values of any layout (a call for each).
+from_, to  caches of one dtype and page shape: latent ones, keys or values of any layout (a call for each), index keys.
            They may be the same array, then no page is a destination twice, or both source and destination; other
            arrays that have memory in common are refused)");
 }

@@ -42,7 +42,7 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
     refuse("q_dtype is '", *q_dtype, "' and dtype '", dtype, "'; e4m3 and the same as dtype are accepted");
   }
   problem.query.e4m3 = q_dtype == "e4m3";
-  problem.cache = {.format = take(kv_format_from_name(kv_format)),
+  problem.cache = {.format = *optional_format(kv_format),
                    .dtype = dtype_from_name(dtype),
                    .heads = kv_heads,
                    .qk_dim = qk_dim,
@@ -65,7 +65,7 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                            .page_size = *extra_page_size,
                            .topk = extra_topk.value_or(0),
                            .max_pages = extra_max_pages.value_or(0)};
-    const std::optional<KvFormat> format = optional_format(extra_kv_format);
+    const std::optional<KvFormat> format = optional_format(extra_kv_format, "extra_kv_format");
     if (format != problem.cache.format) problem.cache.extra.format = format;
   } else if (extra_topk || extra_max_pages) {
     refuse(extra_topk ? "extra_topk" : "extra_max_pages",

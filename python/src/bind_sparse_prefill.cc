@@ -36,7 +36,7 @@ nb::tuple sparse_prefill_arrays(
   inputs.q = q_array.view();
   inputs.q_rope = rope_array.view();
   const CacheFormat format = cache_format(kv_format, scales);
-  const std::optional<KvFormat> extra_format = optional_format(extra_kv_format);
+  const std::optional<KvFormat> extra_format = optional_format(extra_kv_format, "extra_kv_format");
   inputs.kv = latent_cache("kv", kv_array.view(), "page_size", page_size, format.format);
   inputs.indices = indices_array.view();
   inputs.topk_length = length_array.view();
@@ -70,8 +70,7 @@ nb::tuple sparse_prefill_arrays(
   Buffer own;
   std::optional<Array> given;
   if (!workspace.is_none()) given.emplace(Array::output("workspace", workspace));
-  const Memory memory =
-      given ? aligned_inside(memory_of("workspace", *given)) : own.at_least(bytes, device, q);
+  const Memory memory = given ? workspace_inside(*given, bytes) : own.at_least(bytes, device, q);
   Status status;
   {
     nb::gil_scoped_release release;

@@ -40,8 +40,8 @@ RotationArguments rotation_of(const char* name, nb::handle given) {
   const nb::tuple items = tuple_of(name, given, 2, 4, "(positions, table), or with pairs and table_layout");
   said.positions = nb::handle(items[0]);
   said.table = nb::handle(items[1]);
-  if (nb::len(items) > 2) said.pairs = text_of("pairs", nb::handle(items[2]));
-  if (nb::len(items) > 3) said.layout = text_of("table_layout", nb::handle(items[3]));
+  if (nb::len(items) > 2) said.pairs = text_of(message(name, ".pairs").c_str(), nb::handle(items[2]));
+  if (nb::len(items) > 3) said.layout = text_of(message(name, ".table_layout").c_str(), nb::handle(items[3]));
   return said;
 }
 
@@ -61,7 +61,7 @@ InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_
       page_size_(h.page_size),
       extra_page_size_(h.extra_page_size),
       format_(optional_format(h.kv_format)),
-      extra_format_(optional_format(h.extra_kv_format)),
+      extra_format_(optional_format(h.extra_kv_format, "extra_kv_format")),
       q_norm_(h.q_norm) {
   const bool rare =
       !h.indices.is_none() || !h.topk_length.is_none() || !h.cu_seqlens_q.is_none() || !h.attn_sink.is_none();
@@ -106,9 +106,14 @@ namespace {
 constexpr int kMostPageSize = 1 << 20;
 }  // namespace
 
-std::optional<KvFormat> optional_format(std::optional<std::string_view> kv_format) {
+std::optional<KvFormat> optional_format(std::optional<std::string_view> kv_format, const char* name) {
   if (!kv_format) return std::nullopt;
-  return take(kv_format_from_name(*kv_format));
+  const Result<KvFormat> format = kv_format_from_name(*kv_format);
+  constexpr std::string_view kThere = "KV format";
+  if (!format.ok() && format.status().message().starts_with(kThere)) {
+    refuse(name, format.status().message().substr(kThere.size()));
+  }
+  return take(format);
 }
 
 CacheFormat cache_format(std::optional<std::string_view> kv_format, std::optional<std::string_view> scales) {
@@ -234,8 +239,8 @@ DecodeProblem problem_of(const DecodeInputs& inputs, const DecodeArguments& give
       if (inputs.kv_cache.shape[3] == v41.token_bytes()) format = said_as(v41);
     }
   }
-  DecodeProblem problem =
-      take(infer_problem(inputs, given.v_dim, options, format, optional_format(given.extra_kv_format)));
+  DecodeProblem problem = take(infer_problem(inputs, given.v_dim, options, format,
+                                             optional_format(given.extra_kv_format, "extra_kv_format")));
   if (given.tokens && !problem.query.ragged && *given.tokens != problem.query.tokens) {
     refuse("tokens is ", *given.tokens, " and cu_seqlens_q is not given; q has ", problem.query.tokens,
            " query tokens a request, leave tokens out");

@@ -131,7 +131,8 @@ inline constexpr auto kKeyValueCall = std::tuple(argument("alibi_slopes", &Decod
 
 /// What the arguments kv_format and scales say.
 CacheFormat cache_format(std::optional<std::string_view> kv_format, std::optional<std::string_view> scales);
-std::optional<KvFormat> optional_format(std::optional<std::string_view> kv_format);
+std::optional<KvFormat> optional_format(std::optional<std::string_view> kv_format,
+                                        const char* name = "kv_format");
 
 /// A cache in rows as it is; bytes (pages, page_bytes) as the pages that they are, whose `page_size` the
 /// argument `size_name` says: of `format`, or of fp8_584.

@@ -43,6 +43,16 @@ Memory aligned_inside(Memory memory) {
   return {static_cast<std::byte*>(memory.data) + skip, memory.bytes - skip};
 }
 
+Memory workspace_inside(const Array& array, std::size_t bytes) {
+  const Memory whole = memory_of("workspace", array), inside = aligned_inside(whole);
+  if (inside.bytes < bytes) {
+    check({StatusCode::kExhausted, message("workspace has ", whole.bytes, " bytes; this problem needs ",
+                                           bytes, " from a multiple of ", kMemoryAlignment, " on, ",
+                                           with_alignment(bytes), " wherever the array begins")});
+  }
+  return inside;
+}
+
 Memory Buffer::at_least(std::size_t bytes, Device device, nb::handle like) {
   if (bytes <= memory_.bytes) return memory_;
   if (device.type == DeviceType::kCpu) {

@@ -21,6 +21,9 @@ bool is_aligned(Memory memory);
 /// Its aligned inside, shorter by what lies before it.
 Memory aligned_inside(Memory memory);
 
+/// The aligned inside of a workspace that the caller brought. ExhaustedError: it has fewer than `bytes`.
+Memory workspace_inside(const Array& array, std::size_t bytes);
+
 /// A buffer that grows and never shrinks.
 class Buffer {
  public:

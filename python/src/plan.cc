@@ -72,8 +72,8 @@ nb::tuple Plan::decode(const DecodeInputs& inputs, const Fp8Output& out_fp8, Dec
   Buffer& own = workspace_use_.any() ? of_this_call : workspace_;
   const Memory workspace =
       own_workspace ? own.at_least(handle_.workspace_bytes(), device_, q)
-                    : aligned_inside(memory_of(
-                          "workspace", Array::output("workspace", given.workspace, {}, fresh_workspace)));
+                    : workspace_inside(Array::output("workspace", given.workspace, {}, fresh_workspace),
+                                       handle_.workspace_bytes());
   const InUse::Call with_plan(own_plan ? &plan_use_ : nullptr);
   const InUse::Call with_workspace(own_workspace && &own == &workspace_ ? &workspace_use_ : nullptr);
   const flashlatent::Plan there = handle_.with_stream(stream);

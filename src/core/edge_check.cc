@@ -11,16 +11,16 @@
 
 namespace flashlatent {
 
-namespace {
-
-constexpr RotationNames kQueryRotation = {"q_rotate", "q_rotate.positions", "q_rotate.table"};
-constexpr RotationNames kOutputRotation = {"out_rotate", "out_rotate.positions", "out_rotate.table"};
-
-}  // namespace
-
 Status expect_epsilon(const char* name, float epsilon) {
   if (epsilon >= 0 && !std::isinf(epsilon)) return {};
   return invalid_argument(name, " is ", epsilon, "; a finite epsilon of 0 (no norm) or more is accepted");
+}
+
+Status expect_table(const char* name, const ConstTensorView& table, Device device) {
+  if (table.dtype != Dtype::kF32 && table.dtype != Dtype::kBF16) {
+    return invalid_argument(name, " is ", to_string(table), "; fp32 and bf16 are accepted");
+  }
+  return expect_strided(name, table, table.dtype, device, {-1, -1});
 }
 
 Status expect_rotation(const Rotation& rotate, const RotationNames& names, const char* of,
@@ -28,14 +28,13 @@ Status expect_rotation(const Rotation& rotate, const RotationNames& names, const
   if (!rotate.present()) return {};
   const auto& [positions, table] = std::pair(rotate.positions, rotate.table);
   if (!positions.present() || !table.present()) {
-    return invalid_argument(names.rotation, " has ", table.present() ? "no positions" : "no table",
-                            "; positions and table go together");
+    return invalid_argument(table.present() ? names.positions : names.table,
+                            " is missing; positions and table go together");
   }
   const Extents tokens(std::span(rows.shape.data(), static_cast<std::size_t>(rows.rank - 2)));
   const Dtype integers = positions.dtype == Dtype::kI64 ? Dtype::kI64 : Dtype::kI32;
   FLASHLATENT_RETURN_IF_ERROR(expect(names.positions, positions, integers, device, tokens));
-  const Dtype numbers = table.dtype == Dtype::kBF16 ? Dtype::kBF16 : Dtype::kF32;
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided(names.table, table, numbers, device, {-1, -1}));
+  FLASHLATENT_RETURN_IF_ERROR(expect_table(names.table, table, device));
   const std::int64_t columns = table.shape[1], d = rows.shape[rows.rank - 1];
   if (columns >= 16 && columns % 16 == 0 && columns <= d) return {};
   return invalid_argument(names.table, " is ", to_string(table), " and ", of, " is ", to_string(rows),

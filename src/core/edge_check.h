@@ -6,17 +6,24 @@
 
 namespace flashlatent {
 
-/// What messages call a rotation and its tensors.
+/// What messages call a rotation's tensors.
 struct RotationNames {
-  const char *rotation, *positions, *table;
+  const char *positions, *table;
 };
 /// What messages call an FP8 output's tensors and the output.
 struct Fp8Names {
   const char *codes, *scales, *out;
 };
 
+/// Those of a decode call.
+inline constexpr RotationNames kQueryRotation = {"q_rotate.positions", "q_rotate.table"};
+inline constexpr RotationNames kOutputRotation = {"out_rotate.positions", "out_rotate.table"};
+
 /// The epsilon of a norm; 0: none.
 Status expect_epsilon(const char* name, float epsilon);
+
+/// The table of a rotation, which is there.
+Status expect_table(const char* name, const ConstTensorView& table, Device device);
 
 /// A rotation, if there is one, of the last columns of `rows`, (tokens, heads, d) or (batch, s_q, heads, d),
 /// by their name `of`.

@@ -167,21 +167,23 @@ Status validate_shard(const DecodeProblem& p) {
 
 /// Checks what edges::Rows walks.
 Status validate_edges(const DecodeProblem& p) {
-  const auto refuse = [](const char* option, const char* name, int dim) {
-    return invalid_argument(option, " is set and ", name, " is ", dim, "; a multiple of 8 up to ",
-                            edges::kMostColumns, " is accepted");
+  const auto refuse = [](const char* option, const char* fields, const char* name, int dim) {
+    return invalid_argument(option, " is set (by ", fields, ") and ", name, " is ", dim,
+                            "; a multiple of 8 up to ", edges::kMostColumns, " is accepted");
   };
   const auto fits = [](int dim) { return dim % 8 == 0 && dim <= edges::kMostColumns; };
   if (p.options.q_edge) {
-    if (p.query.e4m3) return invalid_argument("q_edge is set and q is e4m3; bf16 and fp16 are accepted");
-    if (!fits(p.cache.qk_dim)) return refuse("q_edge", "qk_dim", p.cache.qk_dim);
+    if (p.query.e4m3)
+      return invalid_argument(
+          "q_edge is set (by q_norm or q_rotate) and q is e4m3; bf16 and fp16 are accepted");
+    if (!fits(p.cache.qk_dim)) return refuse("q_edge", "q_norm or q_rotate", "qk_dim", p.cache.qk_dim);
   }
   if (!p.options.out_edge) return {};
   if (p.options.shard.world > 1) {
-    return invalid_argument("out_edge is set and shard world is ", p.options.shard.world,
-                            "; outputs of ranks are merged first, by combine()");
+    return invalid_argument("out_edge is set (by out_rotate or out_fp8) and shard world is ",
+                            p.options.shard.world, "; outputs of ranks are merged first, by combine()");
   }
-  return fits(p.cache.v_dim) ? Status{} : refuse("out_edge", "v_dim", p.cache.v_dim);
+  return fits(p.cache.v_dim) ? Status{} : refuse("out_edge", "out_rotate or out_fp8", "v_dim", p.cache.v_dim);
 }
 
 }  // namespace

@@ -257,7 +257,8 @@ const Table* newest_table() {
 Status load_table(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  if (!file || path.find('\0') != std::string::npos || !(text << file.rdbuf())) {
+  const bool empty = file.peek() == std::ifstream::traits_type::eof() && !file.bad();
+  if (!file.is_open() || path.find('\0') != std::string::npos || (!empty && !(text << file.rdbuf()))) {
     return invalid_argument(
         "'", path, "' cannot be read; a file of costs, as `flashlatent costs` prints them, is ", "accepted");
   }

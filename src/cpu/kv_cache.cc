@@ -286,20 +286,23 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
                   const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate_pairs(pairs, from, to));
-  // A page has up to three dimensions before its rows; the last of them is often 1.
+  // A page is rows of the last dimension, in up to three others.
   const int last = from.rank - 1;
-  const std::int64_t a = from.shape[1], b = from.shape[2], c = from.rank == 5 ? from.shape[3] : 1;
-  parallel_for(pairs.shape[0] * a, threads_of(executor), [&](std::int64_t i) {
-    const std::int64_t pair = i / a * pairs.strides[0];
-    for (std::int64_t row = 0; row < b * c; ++row) {
-      auto place = [&](const auto& view, std::int64_t page) {
-        return at<const std::uint8_t>(view, page, i % a, row / c) +
-               (from.rank == 5 ? row % c * view.strides[3] : 0) *
-                   static_cast<std::int64_t>(size_of(view.dtype));
-      };
-      std::memcpy(const_cast<std::uint8_t*>(place(to, integer(pairs, pair + 1))),
-                  place(from, integer(pairs, pair)), from.shape[last] * size_of(from.dtype));
-    }
+  std::int64_t rows = 1;
+  for (int i = 1; i < last; ++i) rows *= from.shape[i];
+  const std::int64_t bytes = from.shape[last] * static_cast<std::int64_t>(size_of(from.dtype));
+  parallel_for(pairs.shape[0] * rows, threads_of(executor), [&](std::int64_t item) {
+    const std::int64_t pair = item / rows * pairs.strides[0];
+    auto place = [&](const auto& view, std::int64_t page) {
+      std::int64_t offset = page * view.strides[0], rest = item % rows;
+      for (int i = last - 1; i > 0; --i) {
+        offset += rest % view.shape[i] * view.strides[i];
+        rest /= view.shape[i];
+      }
+      return static_cast<std::uint8_t*>(const_cast<void*>(static_cast<const void*>(view.data))) +
+             offset * static_cast<std::int64_t>(size_of(view.dtype));
+    };
+    std::memcpy(place(to, integer(pairs, pair + 1)), place(from, integer(pairs, pair)), bytes);
   });
   return {};
 }

@@ -37,7 +37,7 @@ Status expect_result(const char* name, const ConstTensorView& view, const char* 
   return expect_apart(like_name, like, name, view);
 }
 
-constexpr RotationNames kNames = {"rotate", "positions", "table"};
+constexpr RotationNames kNames = {"positions", "table"};
 
 }  // namespace
 

@@ -141,10 +141,12 @@ Status validate_gather(const Stored& cache, const ConstTensorView& block_table,
 
 Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, const ConstTensorView& pairs,
                      Device device) {
-  if (from.rank < 4) {
-    return invalid_argument("from is ", from.present() ? to_string(from) : "missing",
-                            "; expected (pages, page_size, h_kv, d), or keys or values of any layout, on ",
-                            to_string(device));
+  if (from.rank < 2 || from.rank > kMaxRank) {
+    return invalid_argument(
+        "from is ", from.present() ? to_string(from) : "missing",
+        "; expected (pages, page_size, h_kv, d), keys or values of any layout, or (pages, "
+        "page_bytes), on ",
+        to_string(device));
   }
   const std::vector<std::int64_t> any(from.rank, -1);  // bytes of a page, in any layout
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("from", from, from.dtype, device, any));

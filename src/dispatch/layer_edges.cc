@@ -1,6 +1,7 @@
 #include "dispatch/layer_edges.h"
 
 #include <cstddef>
+#include <utility>
 
 #include "core/edge_check.h"
 #include "core/edge_rows.h"
@@ -71,10 +72,12 @@ LayerEdges::LayerEdges(const DecodeProblem& problem, const DecodeInputs& inputs,
 Status LayerEdges::before(const Executor& executor) const {
   const bool parts = given_.q_rope.present();
   if (executor.backend == Backend::kCpu) {
-    FLASHLATENT_RETURN_IF_ERROR(
-        cpu::validate_positions(edges::Rows(given_.q), edges::rotary_of(given_.q_rotate, /*back=*/false)));
-    FLASHLATENT_RETURN_IF_ERROR(
-        cpu::validate_positions(edges::Rows(given_.q), edges::rotary_of(given_.out_rotate, /*back=*/true)));
+    const edges::Rows rows(given_.q);
+    for (const auto& [rotation, names] :
+         {std::pair{given_.q_rotate, kQueryRotation}, {given_.out_rotate, kOutputRotation}}) {
+      FLASHLATENT_RETURN_IF_ERROR(cpu::validate_positions(rows, edges::rotary_of(rotation, /*back=*/false),
+                                                          names.positions, names.table));
+    }
   }
   if (!prepares_ || given_.q.elements() == 0) return {};
   return FLASHLATENT_ON_BACKEND(executor, prepare_queries)(

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/edge_check.h"
 #include "core/expect.h"
 #include "core/message.h"
 #include "core/rotation.h"
@@ -37,8 +38,7 @@ Status expect_rotation(const Rotation& rotate, const std::vector<std::int64_t>& 
   const Dtype integers = rotate.positions.dtype == Dtype::kI64 ? Dtype::kI64 : Dtype::kI32;
   FLASHLATENT_RETURN_IF_ERROR(expect("positions", rotate.positions, integers, device, tokens));
   if (!rotate.table.present()) return {};
-  const Dtype numbers = rotate.table.dtype == Dtype::kBF16 ? Dtype::kBF16 : Dtype::kF32;
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided("table", rotate.table, numbers, device, {-1, -1}));
+  FLASHLATENT_RETURN_IF_ERROR(expect_table("table", rotate.table, device));
   const std::int64_t rotated = rotate.table.shape[1];
   if (rotated >= 16 && rotated % 16 == 0 && rotated <= columns) return {};
   return invalid_argument("table is ", to_string(rotate.table), " and ", rows.name, " is ",

@@ -232,12 +232,11 @@ class Checker {
   Status byte_cache(const char* name, KvFormat named, std::int64_t page_size) {
     const LatentFormat& format = format_of(named, case_.format.scales);
     if (!is_pages(named)) {
-      const std::int64_t d = q_.shape[q_.rank - 1];
       return expect(name, {Dtype::kU8},
                     {{"pages"},
                      {"page_size"},
                      {"h_kv", 1},
-                     {format.is_record() ? "bytes of a token" : "d", format.last_extent(d)}});
+                     {format.is_record() ? "bytes of a token" : "d", format.last_extent(dim_)}});
     }
     FLASHLATENT_RETURN_IF_ERROR(expect(name, {Dtype::kU8}, {{"pages"}, {"page_bytes"}}));
     const std::int64_t least = format.least_page_stride(page_size, 0), bytes = extent(name, 1);

@@ -76,6 +76,13 @@ class Reader {
 
   /// By the checks of a call, whose outputs nobody reads.
   Status check(const IndexCase& index_case) const {
+    for (const auto& [name, what] : file_.without_view()) {
+      if (is_index_tensor(name)) {
+        return error(
+            fmt::format("tensor \"{}\" is {}; F32, I32, U8 and F8_E4M3 of 1 to {} dimensions are accepted",
+                        name, what, kMaxRank));
+      }
+    }
     const IndexTopkInputs inputs = index_inputs(file_);
     if (!inputs.q.present()) return error("tensor \"q\" is missing");
     void* somewhere = reinterpret_cast<void*>(std::uintptr_t{256});  // NOLINT(performance-no-int-to-ptr)

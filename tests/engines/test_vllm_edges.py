@@ -281,7 +281,7 @@ def test_index_keys_are_those_of_vllms_kernel(monkeypatch, ratio):
 
 @pytest.mark.parametrize("kind", ["v4"] + ["v41"] * HAS_V41)
 def test_indexers_are_changed_once(kind):
-    from flashlatent.vllm import _index_edges
+    from flashlatent.vllm import _index_edges, _replaced
 
     module = SimpleNamespace(fused_indexer_q_rope_quant="theirs", **({} if kind == "v4" else
                                                                      {"indexer_k_norm_rope_store": "theirs"}))
@@ -289,6 +289,8 @@ def test_indexers_are_changed_once(kind):
         _index_edges.take_over(module)
     assert module.fused_indexer_q_rope_quant.args == ("theirs",)
     assert getattr(module, "indexer_k_norm_rope_store", None) is (None if kind == "v4" else _index_edges.store_keys)
+    _replaced.restore()
+    assert set(vars(module).values()) == {"theirs"}
 
 
 @pytest.mark.parametrize("kind, record", KINDS)
@@ -370,14 +372,16 @@ def test_edges_are_the_users_choice(monkeypatch, which, kind):
     from flashlatent.vllm._v4_edges import V4Edges
 
     attention = importlib.import_module(f"vllm.models.deepseek_{kind}.attention")
-    monkeypatch.setattr(attention, "flashlatent_edges", False, raising=False)
-    for name in ("fused_indexer_q_rope_quant", "indexer_k_norm_rope_store")[:1 if kind == "v4" else 2]:
-        monkeypatch.setattr(attention, name, getattr(attention, name))  # as it was, afterwards
-    assert choose(monkeypatch, which, {}) is not layer_class(kind) and not attention.flashlatent_edges
-    assert choose(monkeypatch, which, {"flashlatent_edges": True}) is layer_class(kind) and attention.flashlatent_edges
-    for options in ({}, {"flashlatent_edges": False}):
-        assert not issubclass(choose(monkeypatch, which, options), V4Edges)
-        assert choose(monkeypatch, which, options, "FLASHMLA_SPARSE") == "theirs"
+    names = ("fused_indexer_q_rope_quant", "indexer_k_norm_rope_store")[:1 if kind == "v4" else 2]
+    own = [getattr(attention, name) for name in names]
+    changed = lambda: [getattr(attention, name) is not of for name, of in zip(names, own)]
+    assert choose(monkeypatch, which, {}) is not layer_class(kind) and not any(changed())
+    assert choose(monkeypatch, which, {"flashlatent_edges": True}) is layer_class(kind) and all(changed())
+    for options in ({}, {"flashlatent_edges": False}):  # of a later engine of the process
+        choose(monkeypatch, which, {"flashlatent_edges": True})
+        assert not issubclass(choose(monkeypatch, which, options), V4Edges) and not any(changed())
+        choose(monkeypatch, which, {"flashlatent_edges": True})
+        assert choose(monkeypatch, which, options, "FLASHMLA_SPARSE") == "theirs" and not any(changed())
     with pytest.raises(ValueError, match="flashlatent_edges in additional_config is 1; true or false is expected"):
         choose(monkeypatch, which, {"flashlatent_edges": 1})
     with pytest.raises(ValueError, match="flashlatent_edges in additional_config is True; the attention backend"):

@@ -164,8 +164,7 @@ def test_records_are_the_users_choice(monkeypatch, cache_dtype, records, bytes_a
     from flashlatent.vllm._v41_writer import insert_compressed
     from vllm.models.deepseek_v41 import attention
 
-    monkeypatch.setattr(attention, "_use_v41_mxfp8_kv_record", attention._use_v41_mxfp8_kv_record)
-    monkeypatch.setattr(attention, "flashlatent_edges", True, raising=False)  # the indexer stays as it is
+    own = attention._use_v41_mxfp8_kv_record
     layer_class = choose(monkeypatch, configuration(cache_dtype, records, edges=edges))
     layer = made(monkeypatch, layer_class, cache_dtype)
     assert (layer.swa_bytes_per_token, layer.compressed_bytes_per_token) == bytes_a_token
@@ -173,6 +172,9 @@ def test_records_are_the_users_choice(monkeypatch, cache_dtype, records, bytes_a
     assert (spec.state_content_bytes, spec.dtype) == (bytes_a_token[1], torch.uint8)
     writer = getattr(layer.compressor.insert_cache, "func", None)
     assert (writer is insert_compressed) == bool(edges or bytes_a_token[1] == 288)
+    # vLLM's own layer in a later engine of the process has vLLM's own records.
+    assert choose(monkeypatch, configuration(backend="FLASHMLA_SPARSE")) == "theirs"
+    assert attention._use_v41_mxfp8_kv_record is own
 
 
 class _Part(torch.nn.Module):

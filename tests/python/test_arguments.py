@@ -1,5 +1,6 @@
 """Arguments of a wrong type, missing, unknown or without effect: refused by name, in Python's words."""
 
+import ctypes
 import warnings
 
 import numpy as np
@@ -259,6 +260,19 @@ def test_a_capsule_that_is_none():
         __dlpack_device__ = lambda self: (1, 0)  # noqa: E731
 
     refused("q is a .*Odd, whose __dlpack__\\(\\) returns no capsule", call(q=Odd()))
+    Odd.__dlpack_device__ = lambda self: "cpu"
+    refused("q is a .*Odd, whose __dlpack_device__\\(\\) returns no pair", call(q=Odd()))
+
+
+def test_arrays_of_ctypes():
+    """Their buffers have no strides."""
+    case = Case([20, 3])
+    q, kv_cache, block_table, cache_seqlens = case.arguments()
+    expected = flashlatent.decode(q, kv_cache, block_table, cache_seqlens, **case.options())
+    lengths = (ctypes.c_int32 * 2)(*cache_seqlens.tolist())
+    table = np.ctypeslib.as_ctypes(block_table.copy())
+    for found, wanted in zip(flashlatent.decode(q, kv_cache, table, lengths, **case.options()), expected):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_what_is_written_has_memory_of_its_own():
@@ -381,7 +395,7 @@ def test_names_that_hints_give_are_arguments():
 @pytest.mark.parametrize("name, here", [("fp8_ds_mla", "fp8_656 here, and fp8_584"), ("fp8_e4m3", "e4m3 here"),
                                         ("float16", "fp16 here, of kv_format plain")])
 def test_formats_by_other_names(name, here):
-    refused(f"KV format is '{name}'; plain, fp8_656.*; '{name}' is {here}",
+    refused(f"kv_format is '{name}'; plain, fp8_656.*; '{name}' is {here}",
             lambda: flashlatent.Problem(**LATENT, kv_format=name))
     cache = np.zeros((1, 4, 1, 576), np.float16)
     refused(f"format is '{name}'; bf16, .*; '{name}' is {here}",

@@ -84,3 +84,11 @@ def test_positions_outside_of_the_table(device):
     found = operators.prepare_queries(out, positions=positions, table=table)
     assert found[1, :, 64:].isnan().all() and torch.equal(found[1, :, :64], out[1, :, :64])
     assert not found[0].isnan().any() and not found[2].isnan().any()
+
+
+def test_true_is_no_number(device):
+    out, _, _ = case(3, 2, 128, 64, torch.bfloat16, device)
+    for options in ({"norm": True}, {"groups": True}, {"scale_columns": True}):
+        operator = operators.prepare_queries if "norm" in options else operators.finish_outputs
+        with pytest.raises(flashlatent.ArgumentTypeError, match=f"^{next(iter(options))} is True; an? "):
+            operator(out, **options)

@@ -125,9 +125,33 @@ def test_refusals():
                           ({"topk": 8, "index_format": "fp4"}, "index_format is 'fp4'"),
                           ({"topk": 8, "index_format": "mxfp4_68", "q_scale": case.q}, "q_scale is given"),
                           ({"topk": 8, "slot_page_size": 2}, "slot_table is missing"),
+                          ({"topk": 8, "candidates": np.zeros((3, 2, 4), np.int32), "candidate_block": -8,
+                            "all_scores": True}, "candidate_block is -8; 1 to 1024"),
+                          ({"topk": 8, "candidates": np.zeros((3, 2, 4))}, "candidates has .*float64; int32 is expected"),
+                          ({"topk": 8, "q_scale": np.zeros((3, 2, 32, 4))}, "q_scale has .*float64; fp32, and .* uint8"),
+                          ({"topk": 8, "workspace": np.zeros(10, np.uint8)}, "workspace has 10 bytes; this problem needs"),
                           ({"topk": 8, "kernel": "mla_16"}, "which does not choose index keys")):
         with pytest.raises(flashlatent.FlashLatentError, match=text):
             flashlatent.index_topk(*case.arrays(), page_size=16, **changes)
+
+
+def test_refused_rows():
+    case = Indexer()
+    arguments = case.cache, case.table, np.array([0, 0, 0, 0], np.int32)
+    for options, text in (({}, "out and rows are missing"), ({"rows": -5}, "^rows is -5; 0 or more"),
+                          ({"rows": 0, "out": np.zeros((0, 128), np.float32)}, "rows and out are given")):
+        with pytest.raises(flashlatent.InvalidArgumentError, match=text):
+            flashlatent.gather_index_keys(*arguments, page_size=16, **options)
+
+
+def test_pages_are_copied():
+    case = Indexer()
+    before = case.cache.copy()
+    flashlatent.copy_pages(case.cache, case.cache, np.array([[0, 3], [1, 2]]))
+    np.testing.assert_array_equal(case.cache[:4], before[[0, 1, 1, 0]])
+    np.testing.assert_array_equal(case.cache[4:], before[4:])
+    with pytest.raises(flashlatent.InvalidArgumentError, match="^from_ is uint8 .*; expected .*, or .pages, page_bytes"):
+        flashlatent.copy_pages(case.cache[0], case.cache[0], np.array([[0, 3]]))
 
 
 def test_torch_operators():
@@ -154,6 +178,10 @@ def test_torch_operators():
         assert torch.equal(cache, there[2])
         merged, merged_counts = flashlatent.torch.merge_topk(scores[None], counts[None], indices, 0)
         assert torch.equal(merged, indices) and torch.equal(merged_counts, counts)
+        apart = indices.transpose(0, 1).contiguous().transpose(0, 1)
+        torch.library.opcheck(torch.ops.flashlatent.merge_topk, (scores[None], counts[None], apart, 0))
+    with pytest.raises(flashlatent.ArgumentTypeError, match="^rank is True; an integer is expected"):
+        flashlatent.torch.merge_topk(scores[None], counts[None], indices, True)
 
 
 def test_all_scores_of_no_tokens():

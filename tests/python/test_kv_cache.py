@@ -72,7 +72,10 @@ def test_copy_pages():
     ("to and format are missing", lambda cache: flashlatent.convert_cache(cache, dtype="bf16")),
     ("out and rows are missing", lambda cache: flashlatent.gather_cache(cache, np.zeros((1, 1), np.int32),
                                                                         np.zeros(2, np.int32), dtype="bf16")),
-    ("pairs", lambda cache: flashlatent.copy_pages(cache, cache, np.array([[0, 9]]))),
+    ("; from_ has 2 pages", lambda cache: flashlatent.copy_pages(cache, cache, np.array([[9, 0]]))),
+    ("^format is 'fp8_656' and kv_cache is bf16; the cache's format, bf16 and fp16 are accepted",
+     lambda cache: flashlatent.gather_cache(cache, np.zeros((1, 1), np.int32), np.zeros(2, np.int32), rows=0,
+                                            format="fp8_656", dtype="bf16")),
 ])
 def test_refusals(match, call):
     with pytest.raises(flashlatent.InvalidArgumentError, match=match):
@@ -131,9 +134,9 @@ def test_sparse_problem():
 def test_views_of_one_cache_are_refused():
     cache = np.arange(4 * 2 * 1 * 4, dtype=np.float16).reshape(4, 2, 1, 4)
     before = cache.copy()
-    with pytest.raises(flashlatent.InvalidArgumentError, match="to is .* overlaps from"):
+    with pytest.raises(flashlatent.InvalidArgumentError, match="to is .* overlaps from_,"):
         flashlatent.copy_pages(cache[:3], cache[1:], np.array([[0, 0], [1, 1], [2, 2]], np.int32))
-    with pytest.raises(flashlatent.InvalidArgumentError, match="to is .* overlaps from"):
+    with pytest.raises(flashlatent.InvalidArgumentError, match="to is .* overlaps from_,"):
         flashlatent.convert_cache(cache[:3], cache[1:])
     np.testing.assert_array_equal(cache, before)
     flashlatent.copy_pages(cache, cache, np.array([[0, 2], [1, 3]], np.int32))

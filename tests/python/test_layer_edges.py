@@ -102,14 +102,14 @@ def test_refusals():
         "q_rotate.pairs is 'gpt'": {"q_rotate": (*edge, "gpt")},
         "q_rotate.positions is ": {"q_rotate": (edge[0][:2], edge[1])},
         "out_rotate.table is ": {"out_rotate": (edge[0], edge[1][:, :24])},
-        "out_rotate has no table": {"out_rotate": (edge[0], None)},
+        "out_rotate.table is missing": {"out_rotate": (edge[0], None)},
         "out_fp8 is a tuple of 3": {"out_fp8": (1, 2, 3)},
         "out_fp8.codes is ": {"out_fp8": flashlatent.empty_fp8_output(given["q"], tokens=5, heads=HEADS)},
     }
     for words, options in wrong.items():
         with pytest.raises(ValueError, match="^" + words.replace("(", r"\(").replace(".", r"\.")):
             call(given, **options)
-    with pytest.raises(ValueError, match="positions has 50 for token 5"):
+    with pytest.raises(ValueError, match=r"^out_rotate\.positions has 50 for token 5; out_rotate\.table has 50"):
         call(given, out_rotate=(np.full_like(edge[0], 49) + (np.arange(6).reshape(3, 2) == 5), edge[1]))
     with pytest.raises(ValueError, match="^scale_columns is 64"):
         flashlatent.empty_fp8_output(given["q"], tokens=1, heads=8, scale_columns=64)

@@ -120,7 +120,7 @@ def test_append_and_gather(format, scales):
     ("scales is 'rows'; token and page are accepted", {"kv_format": "mxfp8_528", "scales": "rows"}),
     ("its last dimension is 656", {"kv_format": "fp8_656"}),
     ("whose scales have one place", {"kv_format": "fp8_528", "scales": "page"}),
-    ("KV format is 'fp4'", {"kv_format": "fp4"}),
+    ("^kv_format is 'fp4'; plain, fp8_656", {"kv_format": "fp4"}),
 ])
 def test_what_is_left_open_is_refused(says, options):
     cache = np.zeros((2, 4, 1, 528), dtype=np.uint8)
@@ -128,6 +128,13 @@ def test_what_is_left_open_is_refused(says, options):
     table, lengths = np.zeros((1, 1), dtype=np.int32), np.array([3], dtype=np.int32)
     with pytest.raises(InvalidArgumentError, match="(?s).*" + says.replace("'", ".")):
         flashlatent.decode(q, cache, table, lengths, softmax_scale=1, **options)
+
+
+def test_gathered_rows_keep_their_format():
+    cache = np.zeros((2, 4, 1, 528), np.uint8)
+    with pytest.raises(InvalidArgumentError, match="^format is 'mxfp8_528' and kv_cache is fp8_528; the cache's format"):
+        flashlatent.gather_cache(cache, np.zeros((1, 2), np.int32), np.zeros(2, np.int32), rows=0, kv_format="fp8_528",
+                                 format="mxfp8_528")
 
 
 @pytest.mark.parametrize("says, options", [
@@ -144,9 +151,9 @@ def test_conversions_are_refused_by_the_names_of_arguments(says, options):
     torch = pytest.importorskip("torch")
     operators = importlib.import_module("flashlatent.torch")
     cache = torch.zeros(2, 4, 1, 512, dtype=torch.bfloat16)
-    with pytest.raises(InvalidArgumentError, match="^KV format is ''"):
+    with pytest.raises(InvalidArgumentError, match="^format is ''"):
         operators.convert_cache(cache, torch.uint8, new_kv_format="")
     with pytest.raises(InvalidArgumentError, match="^kv_cache is bf16"):
         operators.convert_cache(cache[..., ::2], torch.float16)
     with pytest.raises(InvalidArgumentError, match="^source is bf16"):
-        operators.copy_pages(cache[0], cache, torch.tensor([[0, 1]]))
+        operators.copy_pages(cache[0, 0, 0], cache, torch.tensor([[0, 1]]))

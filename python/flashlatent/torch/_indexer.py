@@ -39,7 +39,7 @@ def _merge_topk(scores, counts, indices, rank):
 
 
 def _merge_topk_fake(scores, counts, indices, rank):
-    return torch.empty_like(indices), indices.new_empty(indices.shape[:2])
+    return indices.new_empty(indices.shape), indices.new_empty(indices.shape[:2])
 
 
 def _append_index_keys(keys, slot_mapping, index_cache, index_format="fp8_132", page_size=None, **edges):
@@ -91,7 +91,7 @@ def index_topk_out(q: Tensor, weights: Tensor, index_cache: Tensor, block_table:
 
 def merge_topk(scores: Tensor, counts: Tensor, indices: Tensor, rank: int) -> Tuple[Tensor, Tensor]:
     """The best tokens among those that ranks which share a context have chosen; see flashlatent.merge_topk()."""
-    return call(torch.ops.flashlatent.merge_topk, scores, counts, indices, rank)
+    return call(torch.ops.flashlatent.merge_topk, scores, counts, indices, rank=rank)
 
 
 def append_index_keys(keys: Tensor, slot_mapping: Tensor, index_cache: Tensor, index_format: str = "fp8_132",

@@ -9,15 +9,14 @@ import torch
 
 import flashlatent
 
+from ._replaced import replace
+
 
 def take_over(attention: Any) -> None:
     """attention: vLLM's module of the layer, which calls these functions by name."""
-    if getattr(attention, "flashlatent_edges", False):  # once in a process
-        return
-    attention.flashlatent_edges = True
-    attention.fused_indexer_q_rope_quant = partial(quantize_queries, attention.fused_indexer_q_rope_quant)
+    replace(attention, "fused_indexer_q_rope_quant", lambda theirs: partial(quantize_queries, theirs))
     if hasattr(attention, "indexer_k_norm_rope_store"):  # V4.1
-        attention.indexer_k_norm_rope_store = store_keys
+        replace(attention, "indexer_k_norm_rope_store", lambda theirs: store_keys)
 
 
 def quantize_queries(theirs: Any, positions: torch.Tensor, index_q: torch.Tensor, index_q_cos_sin_cache: torch.Tensor,

@@ -7,6 +7,7 @@ from typing import Any, List, NamedTuple
 from .._after_import import after_import
 from . import _refusals
 from ._options import EDGES, switch
+from ._replaced import restore
 from ._v41_records import refuse_elsewhere
 
 _logger = logging.getLogger("flashlatent.vllm")
@@ -42,6 +43,7 @@ def _change(which: _Model, module: Any, name: str, faults: List[str]) -> None:
         return
 
     def select(vllm_config: Any) -> Any:
+        restore()
         if getattr(vllm_config.attention_config.backend, "name", None) != name:
             _refuse_options(vllm_config, f"the attention backend is not {name}")
             return theirs(vllm_config)

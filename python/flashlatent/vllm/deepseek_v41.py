@@ -15,6 +15,7 @@ from vllm.models.deepseek_v41.nvidia.flashmla import DeepseekV4FlashMLAAttention
 from .._sparse import Chosen, decode, prefill
 from ._index_edges import take_over
 from ._options import EDGES, switch
+from ._replaced import replace
 from ._v4_edges import V4Edges
 from ._v4_layer import V4Layer
 from ._v41_records import records
@@ -22,12 +23,12 @@ from ._v41_writer import insert_compressed
 
 
 def layer(vllm_config: Any) -> type:
-    """The class for this configuration. vLLM asks a function of its module which records this process stores."""
+    """The class for this configuration. vLLM asks a function of its module which records an engine stores."""
     ranks = vllm_config.parallel_config.prefill_context_parallel_size
     if ranks > 1:
         raise ValueError(f"flashlatent: prefill_context_parallel_size is {ranks}; DeepSeek V4.1 takes 1")
     new = records(vllm_config) == "v41"
-    attention._use_v41_mxfp8_kv_record = lambda: new
+    replace(attention, "_use_v41_mxfp8_kv_record", lambda theirs: lambda: new)
     if not switch(vllm_config, EDGES):
         return FlashLatentV41Attention
     take_over(attention)

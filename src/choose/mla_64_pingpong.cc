@@ -131,6 +131,12 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return best;
 }
 
+/// Are parts items of few blocks, which shapes tell (knows_item() of the kernel)?
+bool has_few_known_blocks(const DecodeProblem& problem, const schedule::Geometry& g) {
+  return g.partition == schedule::Partition::kWhole && cuda::loading_of(problem) == cuda::Loading::kBoxes &&
+         !problem.query.ragged && schedule::max_blocks(g) <= kMla64PingpongLimits.few_whole_blocks;
+}
+
 schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
                           const schedule::Workers& workers) {
   constexpr cost::Costs kTimes = cost::of(Kernel::kMla64Pingpong, Situation::kTimes);
@@ -139,9 +145,11 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
   constexpr cost::Costs kTeamQueryTokens = cost::of(Kernel::kMla64Pingpong, Situation::kTeamQueryTokens);
   const bool one_tile = fits_one_tile(problem);
   if (g.team > 1) return with_query_tokens(cost::of_shares(g), problem, kTeamQueryTokens, workers);
-  const schedule::CallTimes times = schedule::combines_shares(g.partition)
-                                        ? share_times(g, workers, one_tile ? kEvenCost : kEvenCostOfTwoTiles)
-                                        : dense_times(g, workers, one_tile ? kTimes : kTimesOfTiles);
+  schedule::CallTimes times = schedule::combines_shares(g.partition)
+                                  ? share_times(g, workers, one_tile ? kEvenCost : kEvenCostOfTwoTiles)
+                                  : dense_times(g, workers, one_tile ? kTimes : kTimesOfTiles);
+  constexpr cost::Costs kKnown = cost::of(Kernel::kMla64Pingpong, Situation::kUnplanned);
+  if (has_few_known_blocks(problem, g)) times = cost::with(times, kKnown.on(workers).per_call);
   return with_query_tokens(times, problem, kQueryTokens, workers);
 }
 

@@ -89,11 +89,6 @@ __device__ __forceinline__ bool is_complete(Barrier& barrier, std::uint32_t pari
                                                &barrier, parity);
 }
 
-/// Is the phase of this parity complete? Does not wait.
-__device__ __forceinline__ bool is_complete_now(Barrier& barrier, std::uint32_t parity) {
-  return ::cuda::ptx::mbarrier_test_wait_parity(&barrier, parity);
-}
-
 /// Only in builds with device checks: if a wait takes seconds, something was lost, and a trap that names the
 /// place is better than a hang.
 __device__ __forceinline__ void check_tries(std::uint32_t tries, const char* what, std::uint32_t place,

@@ -54,11 +54,6 @@ class WorkPositionOf {
     return queue_.work[slot()];
   }
 
-  /// Has the end been put here? Does not wait.
-  __device__ __forceinline__ bool has_end() const {
-    return ptx::is_complete_now(queue_.full[slot()], parity()) && queue_.work[slot()].is_end();
-  }
-
   /// Frees this slot (with one arrival of each taking warp) and goes to the next.
   __device__ __forceinline__ void next() {
     __syncwarp();

@@ -131,6 +131,12 @@ class LineWarpgroup : public Warpgroup<Config> {
   }
 };
 
+/// Has the loader told the end in the queue's place `next`? Does not wait.
+__device__ __forceinline__ bool has_end(sm90::WorkQueue& queue, std::uint32_t next) {
+  const std::uint32_t slot = next % sm90::kWorkSlots, parity = next / sm90::kWorkSlots % 2;
+  return ::cuda::ptx::mbarrier_test_wait_parity(&queue.full[slot], parity) && queue.work[slot].is_end();
+}
+
 /// Computes all segments. The warpgroup's class finishes a segment: a team's CTA has only one.
 template <class Warpgroup, class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
@@ -143,11 +149,11 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const sm90
   }
   Warpgroup warpgroup(shared, args, query_maps, me);
   sm90::WorkPosition position(shared.work);
-  for (; !position.get().is_end(); position.next()) {
+  for (std::uint32_t next = 1; !position.get().is_end(); position.next(), ++next) {
     const sm90::Work& work = position.get();
     warpgroup.attend(work);
     if (threadIdx.x < 32) warpgroup.request_query(position.ahead().get());
-    warpgroup.finish(work, position.ahead().has_end());
+    warpgroup.finish(work, has_end(shared.work, next));
   }
 }
 

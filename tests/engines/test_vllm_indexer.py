@@ -198,6 +198,9 @@ def test_it_is_off_unless_said(monkeypatch, configured):
     configured()
     indexer_of(batch.keys, torch.empty(1, TOPK, dtype=torch.int32))
     assert _indexer_choice._taken == {"layer.k_cache"}
+    configured(None)  # a later engine of the process, whose layer has the same name
+    indexer_of(batch.keys, torch.empty(1, TOPK, dtype=torch.int32))
+    assert not _indexer_choice._taken
 
 
 def test_modules_that_call_the_function_are_changed(monkeypatch):

@@ -33,6 +33,8 @@ def _change(module: Any, name: str, faults: List[str]) -> None:
         if _wanted(self, get_current_vllm_config(), name, faults):
             _take(module)
             _taken.add(self.k_cache.prefix)
+        else:  # an earlier engine of the process may have had this name
+            _taken.discard(self.k_cache.prefix)
 
     module.SparseAttnIndexer.__init__ = make
 

@@ -131,12 +131,10 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return best;
 }
 
-/// Are parts items of few blocks and more rows than mla_16 takes, which shapes tell (knows_item() of the
-/// kernel)?
+/// Are parts items of few blocks, which shapes tell (knows_item() of the kernel)?
 bool has_few_known_blocks(const DecodeProblem& problem, const schedule::Geometry& g) {
   return g.partition == schedule::Partition::kWhole && cuda::loading_of(problem) == cuda::Loading::kBoxes &&
-         !problem.query.ragged && problem.rows_per_kv_head() > kMla64PingpongLimits.few_rows &&
-         schedule::max_blocks(g) <= kMla64PingpongLimits.few_whole_blocks;
+         !problem.query.ragged && schedule::max_blocks(g) <= kMla64PingpongLimits.few_whole_blocks;
 }
 
 schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,

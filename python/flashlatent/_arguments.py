@@ -3,6 +3,7 @@
 import functools
 import inspect
 import operator
+import struct
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
@@ -52,6 +53,15 @@ def _is_number(value):
     return True
 
 
+def _lost_in_fp32(value: float) -> Optional[str]:
+    """What would do in place of a number that is 0 or infinity in fp32, and neither here; None if it is kept."""
+    try:
+        kept = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return "that is infinite in fp32, and a magnitude of at most 3.4e38 is expected"
+    return "that is 0 in fp32, and 0 or a magnitude of at least 1.2e-38 is expected" if kept == 0 != value else None
+
+
 # The range of elements: 32 bits, except for the ids of pages' contents.
 _ENTRIES = {"contents": (0, 2**64 - 1)}
 
@@ -98,7 +108,7 @@ def _expected(name, annotation, value) -> Optional[str]:
             return "an integer is expected"
         return None if -2**31 <= operator.index(value) < 2**31 else "an integer of 32 bits is expected"
     if kind == "float":
-        return None if _is_number(value) else "a number is expected"
+        return _lost_in_fp32(float(value)) if _is_number(value) else "a number is expected"
     if kind == "str":
         return None if isinstance(value, str) else "a string is expected"
     if "[flashlatent." in kind:

@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "python/src/fp32.h"
+
 namespace flashlatent::python {
 
 namespace nb = nanobind;

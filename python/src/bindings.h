@@ -10,6 +10,7 @@
 
 #include "flashlatent/backend.h"
 #include "flashlatent/problem.h"
+#include "python/src/fp32.h"
 
 namespace flashlatent::python {
 

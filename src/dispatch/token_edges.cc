@@ -1,7 +1,5 @@
 #include "dispatch/token_edges.h"
 
-#include <cmath>
-
 #include "core/edge_check.h"
 #include "core/expect.h"
 #include "core/message.h"
@@ -14,10 +12,7 @@ namespace {
 constexpr std::int64_t kMostRatio = 1 << 30;
 
 Status expect_norm(const TokenNorm& norm, const NamedRows& rows, Device device) {
-  if (!(norm.epsilon >= 0) || std::isinf(norm.epsilon)) {
-    return invalid_argument("norm is ", norm.epsilon,
-                            "; a finite epsilon of 0 (no norm) or more is accepted");
-  }
+  FLASHLATENT_RETURN_IF_ERROR(expect_epsilon("norm", norm.epsilon));
   for (const auto& [name, view] : {std::pair{"norm_weight", norm.weight}, {"norm_bias", norm.bias}}) {
     if (!view.present()) continue;
     if (norm.epsilon == 0) {

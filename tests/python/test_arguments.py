@@ -1,6 +1,7 @@
 """Arguments of a wrong type, missing, unknown or without effect: refused by name, in Python's words."""
 
 import ctypes
+import fractions
 import warnings
 
 import numpy as np
@@ -203,6 +204,45 @@ def is_number(array):
 ])
 def test_what_is_said_of_numbers_and_names(match, change):
     refused(match, call(**change), flashlatent.ArgumentTypeError)
+
+
+VANISHES = "that is 0 in fp32, and 0 or a magnitude of at least 1.2e-38 is expected"
+OVERFLOWS = "that is infinite in fp32, and a magnitude of at most 3.4e38 is expected"
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("match, change", [
+    (f"softmax_scale is 1e-60; {VANISHES}", {"softmax_scale": 1e-60}),
+    (f"softmax_scale is -1e-46; {VANISHES}", {"softmax_scale": -1e-46}),
+    (f"softmax_scale is 1e[+]39; {OVERFLOWS}", {"softmax_scale": 1e39}),
+    (f"softmax_scale is 1000.*; {OVERFLOWS}", {"softmax_scale": 10**60}),
+    (f"softmax_scale is .*1e-60.*; {VANISHES}", {"softmax_scale": np.float64(1e-60)}),
+    (f"softmax_scale is .*; {VANISHES}", {"softmax_scale": fractions.Fraction(1, 10**60)}),
+    (f"empty_lse is -1e[+]39; {OVERFLOWS}", {"empty_lse": -1e39}),
+    (f"q_norm is 1e-60; {VANISHES}", {"q_norm": 1e-60}),
+])
+def test_numbers_that_fp32_does_not_hold(function, match, change):
+    refused(match, call(function, **change), flashlatent.ArgumentTypeError)
+
+
+def test_numbers_that_fp32_does_not_hold_elsewhere():
+    problem = {"batch": 1, "heads": 16, "softmax_scale": 0.1, "max_pages": 4}
+    refused(f"soft_cap is 1e-60; {VANISHES}", lambda: flashlatent.Problem(**problem, soft_cap=1e-60))
+    q = np.zeros((1, 4, 512), np.float16)
+    refused(f"softmax_scale is 1e-60; {VANISHES}", lambda: flashlatent.sparse_prefill(
+        q, np.zeros((8, 1, 512), np.float16), np.zeros((1, 1, 2), np.int32), softmax_scale=1e-60))
+    refused(f"norm is 1e-60; {VANISHES}", lambda: flashlatent.prepare_queries(q, norm=1e-60))
+    refused(f"norm is 1e-60; {VANISHES}", lambda: flashlatent.append_latent(
+        q[:, 0], None, np.zeros(1, np.int32), np.zeros((2, 4, 1, 512), np.float16), norm=1e-60))
+    refused(f"norm is 1e-60; {VANISHES}", lambda: flashlatent.append_index_keys(
+        np.zeros((1, 128), np.float16), np.zeros(1, np.int32), np.zeros((2, 132 * 4), np.uint8), page_size=4, norm=1e-60))
+
+
+@pytest.mark.parametrize("change", [{"empty_lse": float("inf")}, {"softmax_scale": -0.0},
+                                    {"softmax_scale": 1}, {"softmax_scale": np.float32(0.1)}, {"q_norm": 1.2e-38},
+                                    {"softmax_scale": 3.4028235e38}, {"softmax_scale": 1e-44}])
+def test_numbers_that_fp32_holds(change):
+    call(**change)()
 
 
 def test_missing_arguments_of_functions_in_python():

@@ -131,6 +131,7 @@ def test_nan_and_infinity_become_nan_codes():
     ({"q": np.zeros((2, 3, 60), np.float16)}, "q is .*a multiple of 8 elements up to 1024"),
     ({"norm": -1.0}, "norm is -1; a finite epsilon"),
     ({"norm": float("nan")}, "norm is nan"),
+    ({"norm": 1e-40}, "norm is 9.99.*e-41; a finite epsilon of 0 .no norm., or of 1.2e-38 or more"),
     ({"positions": None}, "^positions is missing; positions and table go together"),
     ({"table": None}, "^table is missing"),
     ({"positions": np.zeros(3, np.int32)}, "positions is .*wrong shape"),

@@ -97,6 +97,7 @@ def test_refusals():
     edge = given["positions"], given["table"]
     wrong = {
         "q_norm is -1": {"q_norm": -1.0},
+        "q_norm is 9.99995e-41": {"q_norm": 1e-40},
         "q_rotate is a list": {"q_rotate": list(edge)},
         "q_rotate is a tuple of 1": {"q_rotate": edge[:1]},
         "q_rotate.pairs is 'gpt'": {"q_rotate": (*edge, "gpt")},

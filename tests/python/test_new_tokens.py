@@ -304,6 +304,7 @@ def test_keys_and_queries_choose_tokens():
 @pytest.mark.parametrize("options, message", [
     ({"norm": -1.0}, "norm is -1; a finite epsilon"),
     ({"norm": float("inf")}, "norm is inf; a finite epsilon"),
+    ({"norm": 1e-40}, "norm is 9.99.*e-41; a finite epsilon of 0 .no norm., or of 1.2e-38 or more"),
     ({"norm_weight": np.ones(512, np.float32)}, "norm_weight is given and norm is 0"),
     ({"norm": 1e-6, "norm_weight": np.ones(448, np.float32)}, "norm_weight is .*wrong shape"),
     ({"norm": 1e-6, "norm_bias": np.ones(512, np.float64)}, "norm_bias"),

@@ -49,8 +49,8 @@ std::optional<Dtype> dtype_of(int code, int bits, std::optional<Dtype> sixteen_b
   if (code == kInt && bits == 32) return Dtype::kI32;
   if (code == kInt && bits == 64) return Dtype::kI64;
   if ((code == kUInt || code == kInt) && bits == 16) return sixteen_bits;
-  // An FP8 cache holds scales and bf16 besides: its bytes may come as any type of one byte.
-  if ((code == kUInt || code == kInt || code == kFloat8E4M3FN) && bits == 8) return Dtype::kU8;
+  // int8 is no FP8: a cache quantised to integers would be read as other numbers.
+  if ((code == kUInt || code == kFloat8E4M3FN) && bits == 8) return Dtype::kU8;
   return {};
 }
 

@@ -116,6 +116,25 @@ def test_elements_of_one_size():
     same(decode(q, cache, kv_format="e4m3", descale_k=scale), decode(q, cache, descale_k=scale))
 
 
+@pytest.mark.parametrize("format", HERE.values())
+def test_int8(format):
+    """flash_mla takes records as int8, too."""
+    cache, plain = cache_of(format, False)
+    q, options = queries(plain), {"kv_format": format}
+    expected = decode(q, cache, **options)
+    same(decode(q, cache.view(torch.int8), **options), expected)
+    same(compiled(q, cache.view(torch.int8), **options), expected)
+    if format == "mxfp8_528":
+        extra = {"indices": INDICES, "extra_indices_in_kvcache": INDICES, **options}
+        same(decode(q, cache, extra_k_cache=cache.view(torch.int8), **extra), decode(q, cache, extra_k_cache=cache, **extra))
+
+
+def test_int8_without_scales():
+    rows = torch.ones(PAGES, PAGE_SIZE, 1, 576, dtype=torch.int8)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="k_cache has elements of type int8; .*float8_e4m3fn"):
+        decode(queries(rows), rows)
+
+
 @pytest.mark.parametrize("name, format, message", [
     ("V32", "fp8_584", "k_cache is torch.uint8 .*584.*; with kv_format 'V32' its last dimension must be 656"),
     ("V41", "nvfp4_288", "with kv_format 'V41' its last dimension must be 528"),

@@ -56,6 +56,27 @@ def old_tensor(torch, tensor):
     return tensor.as_subclass(Old)
 
 
+def test_int8():
+    """A cache that is quantised to integers is none of e4m3."""
+    q, cache = numbers()
+    integers = (cache * 50).astype(np.int8)
+    refused("int8", q, integers)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="kv_cache has elements of type int8; .*uint8 and float8_e4m3fn"):
+        flashlatent.decode(q[..., :1, :], integers, TABLE, LENGTHS, softmax_scale=0.1, v_dim=32)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="q has elements of type int8; .*uint8 and float8_e4m3fn"):
+        flashlatent.decode(q.astype(np.int8), integers.view(np.uint8), TABLE, LENGTHS, softmax_scale=0.1, v_dim=32)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="workspace has elements of type int8; uint8 is expected"):
+        flashlatent.decode_kv(q, cache.astype(np.float16), cache.astype(np.float16), TABLE, LENGTHS, softmax_scale=0.1,
+                              workspace=np.zeros(512, np.int8))
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_torch_int8(old):
+    torch = pytest.importorskip("torch")
+    integers = (torch.from_numpy(numbers()[1]) * 50).to(torch.int8)
+    refused("int8", *torch_arguments(torch, old_tensor(torch, integers) if old else integers))
+
+
 @pytest.mark.parametrize("old", [False, True])
 def test_torch(old):
     torch = pytest.importorskip("torch")

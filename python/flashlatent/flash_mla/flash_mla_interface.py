@@ -69,7 +69,8 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
 
     q              bf16 or fp16 (b, s_q, h_q, d)
     k_cache        q's dtype (pages, page_size, h_kv, d); or of elements of one byte (is_fp8_kvcache, which need not be
-                   given): (pages, page_size, 1, bytes), in one of the formats below
+                   given): float8_e4m3fn or uint8 (pages, page_size, 1, bytes), in one of the formats below, with scales
+                   in its bytes also int8
     block_table    int32 (b, max_pages); entries past a request's length may be garbage; tokens of a negative or too
                    large page number are skipped. None in sparse decode
     cache_seqlens  int32 (b); a length below 0 counts as 0, one above max_pages * page_size as max_pages * page_size.
@@ -109,6 +110,8 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     """
     _check_metadata(tile_scheduler_metadata)
     compiling = _is_compiling()
+    if compiling:
+        k_cache, extra_k_cache = _as_bytes(k_cache), _as_bytes(extra_k_cache)
     format = scales = extra_format = None  # the native call finds V4.1's formats by k_cache's width, faster than Python
     if kv_format is not None or compiling:
         format, scales, extra_format = formats_of(kv_format, k_cache, extra_k_cache, use_legacy)
@@ -130,6 +133,14 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
                                               enable_batch_invariant, descale_k, descale_q, bool(use_legacy),
                                               format, scales, extra_format)
     except FlashLatentError as error:  # by the names of this function's arguments
+        # The original takes records as int8, too. No engine does, and to ask in each call takes 0.1 us.
+        first, second = _as_bytes(k_cache), _as_bytes(extra_k_cache)
+        if first is not k_cache or second is not extra_k_cache:
+            return flash_mla_with_kvcache(q, first, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata,
+                                          num_splits, softmax_scale, causal, is_fp8_kvcache, indices, attn_sink, second,
+                                          extra_indices_in_kvcache, topk_length, extra_topk_length,
+                                          enable_batch_invariant, use_legacy, kv_format, descale_q, descale_k, out=out,
+                                          check_inputs=check_inputs)
         raise type(error)(_in_names_of_flash_mla(str(error))) from None
 
 
@@ -166,6 +177,13 @@ def flash_mla_with_kvcache_fp8(q: Tensor, k_cache: Tensor, block_table: Tensor, 
                                               descale_k, descale_q)
     except FlashLatentError as error:  # by the names of this function's arguments
         raise type(error)(_in_names_of_flash_mla(str(error))) from None
+
+
+def _as_bytes(k_cache):
+    """Records of int8 as uint8. A row of 576 or 512 has no scales of its own, and int8 there may be integers."""
+    if isinstance(k_cache, Tensor) and k_cache.dtype == torch.int8 and k_cache.shape[-1:] not in ((512,), (576,)):
+        return k_cache.view(torch.uint8)
+    return k_cache
 
 
 def _check_metadata(metadata):

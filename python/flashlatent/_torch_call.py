@@ -42,6 +42,8 @@ def call(operator, *args, **options):
             raise
         raise type(error)(re.sub(r"\bfrom_?(?= is |,| has )", name, str(error))) from None
     except (RuntimeError, AttributeError, IndexError, TypeError, ValueError) as error:
+        if torch.compiler.is_compiling():  # what finds a fault cannot be traced
+            raise
         _find_fault(operator, args, options)
         text = str(error).partition("\n")[0]
         if not text.startswith(("flashlatent::", "Unknown keyword argument")):

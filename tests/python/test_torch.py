@@ -1,5 +1,7 @@
 """torch tensors and operators, on every device there is."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -112,6 +114,42 @@ def test_fake_tensors(device, name):
     # A plan's bytes are not all written, and so not equal from call to call.
     compare = () if name == "plan" else ("test_aot_dispatch_dynamic",)
     torch.library.opcheck(operator, arguments, options, test_utils=("test_schema", "test_faketensor", *compare))
+
+
+def test_gradients(device):
+    """No operator has a backward: grad mode with an input that requires a gradient is refused, in traces too."""
+    case = TorchCase([5, 90], device)
+    q, *others = case.tensors
+    query, options = q.clone().requires_grad_(), case.options()
+    sink = torch.zeros(q.shape[2], device=device, requires_grad=True)
+    wanted = "requires a gradient, and flashlatent::decode has no backward; a detached tensor, or a call in torch.no_grad"
+    decode = functools.partial(flashlatent.torch.decode, **options)
+    expected = decode(q, *others)
+    for name, refused in [("q", lambda: decode(query * 1, *others)), ("attn_sink", lambda: decode(q, *others, attn_sink=sink)),
+                          ("q", lambda: torch.ops.flashlatent.decode(query, *others, **options))]:
+        with pytest.raises(flashlatent.InvalidArgumentError, match=f"{name} {wanted}"):
+            refused()
+    half = torch.zeros(1, q.shape[-1], device=device, dtype=q.dtype, requires_grad=True)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="latent requires a gradient, and flashlatent::append_latent"):
+        flashlatent.torch.append_latent(half, None, torch.zeros(1, dtype=torch.int32, device=device), others[0])
+    table = torch.zeros(512, 64, device=device, requires_grad=True)
+    positions = torch.zeros(q.shape[:2], device=device, dtype=torch.int32)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="q_rotate requires a gradient"):
+        decode(q, *others, q_rotate=(positions, table))
+
+    plan = flashlatent.torch.plan(query, *others, v_dim=options["v_dim"])  # of shapes and lengths
+    for given in (query.detach(), query):
+        with torch.set_grad_enabled(given is not query):
+            assert all(map(torch.equal, decode(given, *others, plan=plan), expected))
+    with torch.inference_mode():
+        assert all(map(torch.equal, decode(query * 1, *others), expected))
+
+    torch.compiler.reset()
+    layer = torch.compile(lambda q, *others: decode(q * 1, *others), fullgraph=True, backend="aot_eager")
+    with pytest.raises(Exception, match=f"q {wanted}"):
+        layer(query, *others)
+    with torch.no_grad():
+        assert all(map(torch.equal, layer(query, *others), expected))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -101,7 +101,7 @@ def _combine_fake(partial_out, partial_lse, attn_sink=None, dtype=None):
             partial_out.new_empty((batch, heads, tokens), dtype=torch.float32))
 
 
-define(f"plan(Tensor q, Tensor kv_cache, {_TOKENS}{_CALLS}) -> Tensor", _plan, _plan_fake)
+define(f"plan(Tensor q, Tensor kv_cache, {_TOKENS}{_CALLS}) -> Tensor", _plan, _plan_fake, reads_numbers=False)
 define(f"decode(Tensor q, Tensor kv_cache, {_DECODE}{_EDGES}) -> (Tensor, Tensor)", _decode, results_of_fakes)
 define(f"decode_out(Tensor q, Tensor kv_cache, {_DECODE}{_EDGES}, Tensor(a!) out, Tensor(b!) lse) -> ()", _decode_out,
        nothing)

@@ -97,7 +97,7 @@ def _convert_kv_fake(key_cache, value_cache, layout=None, dtype=None, key_scale=
     return tuple(key_cache.new_empty(shape, dtype=dtype) for shape in shapes)
 
 
-define(f"plan_kv({_KV}, int calls_per_plan=0) -> Tensor", _plan_kv, _plan_kv_fake)
+define(f"plan_kv({_KV}, int calls_per_plan=0) -> Tensor", _plan_kv, _plan_kv_fake, reads_numbers=False)
 define(f"decode_kv({_DECODE_KV}) -> (Tensor, Tensor)", _decode_kv, _decode_kv_fake)
 define(f"decode_kv_out({_DECODE_KV}, Tensor(a!) out, Tensor(b!) lse) -> ()", _decode_kv_out, nothing)
 define("append_kv(Tensor keys, Tensor values, Tensor slot_mapping, Tensor(a!) key_cache, Tensor(b!) value_cache, "

@@ -17,14 +17,16 @@ template <class Config>
 using MergeStep = sm90::MergeStep<typename Config::Element, Config::kComputeThreads, sm90::kTileRows,
                                   Config::kVDim, 2, 9, Config::kTokens>;
 
+/// Is what runs once in a call kept short? With other loaders than TMA's the loop over blocks has no
+/// registers for it: ptxas would keep some in memory.
+template <class Config>
+inline constexpr bool kBeginsEarly =
+    std::is_same_v<typename Config::Loader, sm90::TmaLoader> && !Config::kTurns;
 /// Does a part have one item, which shapes tell? Then its query and its page entries are asked for before its
 /// length is known.
 template <class Config>
-inline constexpr bool kMayKnowItem =
-    std::is_same_v<typename Config::Loader, sm90::TmaLoader> && !Config::kTurns;
-template <class Config>
 __device__ __forceinline__ bool knows_item(const sm90::DecodeArguments& args) {
-  return kMayKnowItem<Config> && args.geometry.partition == schedule::Partition::kWhole &&
+  return kBeginsEarly<Config> && args.geometry.partition == schedule::Partition::kWhole &&
          args.query.begins == nullptr;
 }
 
@@ -67,7 +69,7 @@ class LineWarpgroup : public Warpgroup<Config> {
   }
 
  private:
-  static constexpr bool kCopiesOutput = Config::kMerges && !kUnits;
+  static constexpr bool kCopiesOutput = kBeginsEarly<Config> && Config::kMerges;
 
   /// Where this lane's row goes (sm90::row_of_lane()).
   struct OutputRow {
@@ -149,16 +151,17 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const sm90
   }
   Warpgroup warpgroup(shared, args, query_maps, me);
   sm90::WorkPosition position(shared.work);
+  if (!kBeginsEarly<Config> && threadIdx.x < 32) warpgroup.request_query(position.get());
   for (std::uint32_t next = 1; !position.get().is_end(); position.next(), ++next) {
     const sm90::Work& work = position.get();
     warpgroup.attend(work);
     if (threadIdx.x < 32) warpgroup.request_query(position.ahead().get());
-    warpgroup.finish(work, has_end(shared.work, next));
+    warpgroup.finish(work, kBeginsEarly<Config> && has_end(shared.work, next));
   }
 }
 
-/// Tells the computing warpgroups their segments, and asks for Q of the first one: a warpgroup would have to
-/// wake up for that.
+/// Tells the computing warpgroups their segments, and if it begins early asks for Q of the first one: a
+/// warpgroup would have to wake up for that.
 template <class Config>
 class Announcer {
  public:
@@ -169,8 +172,10 @@ class Announcer {
   /// By all threads that load.
   __device__ __forceinline__ void tell(const sm90::Work& work) {
     if (thread_ == 0) position_.put(work);
-    if (is_first_ && work.blocks() > 0) ask_for_query(work.tile);
-    is_first_ = false;
+    if constexpr (kBeginsEarly<Config>) {
+      if (is_first_ && work.blocks() > 0) ask_for_query(work.tile);
+      is_first_ = false;
+    }
   }
   /// The only segment, whose Q has been asked for.
   __device__ __forceinline__ void tell_only(const sm90::Work& work) {
@@ -257,7 +262,7 @@ __device__ __forceinline__ void load_known_item(SharedMemory<Config>& shared,
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
                                      const CUtensorMap& map, const sm90::QueryMaps& query_maps) {
-  if constexpr (kMayKnowItem<Config>) {
+  if constexpr (kBeginsEarly<Config>) {
     if (knows_item<Config>(args)) return load_known_item<Config>(shared, args, map, query_maps);
   }
   using Loader = typename Config::Loader;

@@ -144,6 +144,7 @@ __device__ __forceinline__ void compute_share_alone(SharedMemory<Config>& shared
   sm90::wait_for_launch_before();
   LineWarpgroup<Config> warpgroup(shared, args, query_maps, me);
   sm90::WorkPosition position(shared.work);
+  if (!kBeginsEarly<Config> && threadIdx.x < 32) warpgroup.request_query(position.get());
   // A loop even for one iteration: without it ptxas computes descriptors' addresses again for each product
   // (316 R2UR).
   for (; !position.get().is_end(); position.next()) {

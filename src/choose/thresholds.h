@@ -34,8 +34,8 @@ struct Mla64PingpongLimits {
   /// equal ones.
   int most_team_blocks = 8;
   int few_rows = 16;  ///< A share of a tile with so few rows costs less.
-  /// A whole item of so few blocks, which shapes tell, takes less than an item of a line: it asks for Q and
-  /// pages at once, and the copy engine writes its output (docs/log/mla_64_pingpong.md).
+  /// A whole item of so few blocks, which shapes tell, takes less than an item of a line: it asks for Q
+  /// at once, and the copy engine writes its output (docs/log/mla_64_pingpong.md).
   int few_whole_blocks = 4;
 };
 inline constexpr Mla64PingpongLimits kMla64PingpongLimits;

@@ -30,10 +30,6 @@ class PageBoxes {
   __device__ __forceinline__ void look_ahead(const BlockRange& range) {
     ahead_ = look_up(range, range.begin);
   }
-  /// Of the range that look_ahead() announced as longer, only `range` counts, which begins at the same block.
-  __device__ __forceinline__ void shorten(const BlockRange& range) {
-    if (range.begin * 64 + lane_ * cache_.box_tokens >= range.length) ahead_.entry = -1;
-  }
 
   /// For the range that look_ahead() announced: `load` gets the BlockBoxes of each block; `announce` is
   /// called once on the way.

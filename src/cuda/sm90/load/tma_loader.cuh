@@ -33,7 +33,6 @@ class TmaLoader {
       : pages_(cache, thread % 32), map_(map), warp_(thread / 32) {}
 
   __device__ __forceinline__ void look_ahead(const BlockRange& range) { pages_.look_ahead(range); }
-  __device__ __forceinline__ void shorten(const BlockRange& range) { pages_.shorten(range); }
 
   /// Loads the range that look_ahead() announced; calls `announce` once meanwhile, for the next range.
   template <class Pipe, class Announce>

@@ -22,8 +22,7 @@ using MergeStep = sm90::MergeStep<typename Config::Element, Config::kComputeThre
 template <class Config>
 inline constexpr bool kBeginsEarly =
     std::is_same_v<typename Config::Loader, sm90::TmaLoader> && !Config::kTurns;
-/// Does a part have one item, which shapes tell? Then its query and its page entries are asked for before its
-/// length is known.
+/// Does a part have one item, which shapes tell? Then its query is asked for before its length is known.
 template <class Config>
 __device__ __forceinline__ bool knows_item(const sm90::DecodeArguments& args) {
   return kBeginsEarly<Config> && args.geometry.partition == schedule::Partition::kWhole &&
@@ -232,28 +231,21 @@ __device__ __forceinline__ void load_known_item(SharedMemory<Config>& shared,
   const schedule::Geometry& g = args.geometry;
   const sm90::PartPlace<Config::kTeam> place(args);
   const schedule::Cut& item = place.begin_by_shape();
-  sm90::Work work{{item.round, item.request, g.max_tokens, 0, schedule::max_blocks(g), -1},
-                  place.only_tile(args)};
+  const sm90::RowTile tile = place.only_tile(args);
   Loader loader(args.cache, map, thread, shared.loader);
   sm90::wait_for_launch_before();
   if (thread >= Loader::threads(args.cache)) return;
   const std::int32_t given = schedule::length_of(g, args.cache.lengths, item.request);
-  // A team's share of blocks follows from the length.
-  if constexpr (Config::kTeam == 1) loader.look_ahead(sm90::block_range(args.cache, work.segment, work.tile));
   Announcer<Config> announcer(shared, args, query_maps, thread);
-  announcer.ask_for_query(work.tile);
-  schedule::Segment& segment = work.segment;
-  segment.length = schedule::tokens_of(g, given);
-  const int blocks = schedule::blocks_of(g, segment.length), rank = blockIdx.x % Config::kTeam;
-  segment.block_begin = schedule::share_begin(blocks, Config::kTeam, rank);
-  segment.block_end = schedule::share_begin(blocks, Config::kTeam, rank + 1);
-  const sm90::BlockRange range = sm90::block_range(args.cache, segment, work.tile);
+  announcer.ask_for_query(tile);
+  const std::int32_t length = schedule::tokens_of(g, given);
+  const int blocks = schedule::blocks_of(g, length), rank = blockIdx.x % Config::kTeam;
+  const sm90::Work work{{item.round, item.request, length, schedule::share_begin(blocks, Config::kTeam, rank),
+                         schedule::share_begin(blocks, Config::kTeam, rank + 1), -1},
+                        tile};
   announcer.tell_only(work);
-  if constexpr (Config::kTeam == 1) {
-    loader.shorten(range);
-  } else {
-    loader.look_ahead(range);
-  }
+  const sm90::BlockRange range = sm90::block_range(args.cache, work.segment, tile);
+  loader.look_ahead(range);
   Pipe<Config> pipe(shared.kv, shared.state);
   loader.load(pipe, range, [] {});
   if (work.blocks() == 0 && args.query.rows_in_boxes) ptx::wait(shared.q_full, 0);  // nobody else does

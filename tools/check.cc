@@ -14,6 +14,7 @@
 #include "runtime/layer_edges.h"
 #include "runtime/prefill_run.h"
 #include "runtime/timing.h"
+#include "tools/case_choice.h"
 #include "tools/check_cases.h"
 #include "tools/check_index.h"
 #include "tools/check_refusals.h"
@@ -273,16 +274,14 @@ std::string again(const CheckOptions& options, const std::string& name, Backend 
   return suite_again(options, backend) + fmt::format(" --filter '{}'", name);
 }
 
-int run_check_index(const CheckOptions& options, const Shard& shard) {
+int run_check_index(const CheckOptions& options, const CaseChoice& choice) {
   const Result<Executor> executor = options.list ? Executor{} : make_executor(options.executor);
   if (!executor.ok()) return fail(executor.status());
-  return check_index({.suite = options.suite,
-                      .filter = options.filter,
+  return check_index({.choice = choice,
                       .cases = options.cases.value_or(kRandomCases),
-                      .first = shard.first,
-                      .of = shard.of,
                       .seed = options.seed,
                       .list = options.list,
+                      .names = options.names,
                       .json = options.json,
                       .again = suite_again(options, executor->backend)},
                      *executor);
@@ -299,32 +298,12 @@ int run_check(const CheckOptions& options) {
     return fail({StatusCode::kInvalidArgument,
                  fmt::format("--shard is '{}'; I/N with I from 1 to N is accepted", options.shard)});
   }
-  if (is_index_suite(options.suite)) return run_check_index(options, *shard);
-  std::vector<runtime::CaseSpec> cases;
-  for (runtime::CaseSpec& spec :
-       check_cases(options.suite, options.cases.value_or(kRandomCases), options.seed)) {
-    if (spec.name.find(options.filter) != std::string::npos) cases.push_back(std::move(spec));
-  }
-  if (cases.empty()) {
-    return fail({StatusCode::kInvalidArgument,
-                 fmt::format("--filter '{}' matches no case of suite {}; --list shows them", options.filter,
-                             options.suite)});
-  }
-  if (cases.size() < shard->of) {
-    return fail({StatusCode::kInvalidArgument,
-                 fmt::format("--shard is '{}', but there are {} cases", options.shard, cases.size())});
-  }
-  std::size_t place = 0;
-  std::erase_if(cases, [&](const auto&) { return place++ % shard->of != shard->first; });
-  if (!options.after.empty()) {
-    const auto last = std::ranges::find(cases, options.after, &runtime::CaseSpec::name);
-    if (last == cases.end()) {
-      return fail({StatusCode::kInvalidArgument,
-                   fmt::format("--after is '{}', which is none of the {} cases; --list shows them",
-                               options.after, cases.size())});
-    }
-    cases.erase(cases.begin(), last + 1);
-  }
+  const CaseChoice choice = {options.suite, options.filter, shard->first, shard->of, options.after};
+  if (is_index_suite(options.suite)) return run_check_index(options, choice);
+  std::vector<runtime::CaseSpec> cases =
+      check_cases(options.suite, options.cases.value_or(kRandomCases), options.seed);
+  const Status chosen = choose_cases(cases, choice);
+  if (!chosen.ok()) return fail(chosen);
   if (options.list) {
     for (const runtime::CaseSpec& spec : cases) fmt::print("{}\n", spec.name);
     return kRight;

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "runtime/compare_index.h"
 #include "tools/command.h"
@@ -253,17 +254,9 @@ std::vector<IndexSpec> index_cases(const std::string& suite, int count, std::uin
 }
 
 int check_index(const CheckIndexOptions& options, const Executor& executor) {
-  std::vector<IndexSpec> cases;
-  for (IndexSpec& spec : index_cases(options.suite, options.cases, options.seed)) {
-    if (spec.name.find(options.filter) != std::string::npos) cases.push_back(std::move(spec));
-  }
-  if (cases.size() < options.of) {
-    return fail({StatusCode::kInvalidArgument,
-                 fmt::format("--filter '{}' leaves {} cases of suite {}; --list shows them", options.filter,
-                             cases.size(), options.suite)});
-  }
-  std::size_t place = 0;
-  std::erase_if(cases, [&](const auto&) { return place++ % options.of != options.first; });
+  std::vector<IndexSpec> cases = index_cases(options.choice.suite, options.cases, options.seed);
+  const Status chosen = choose_cases(cases, options.choice);
+  if (!chosen.ok()) return fail(chosen);
   if (options.list) {
     for (const IndexSpec& spec : cases) fmt::print("{}\n", spec.name);
     return kRight;
@@ -273,6 +266,10 @@ int check_index(const CheckIndexOptions& options, const Executor& executor) {
   {
     Progress progress("check", static_cast<std::int64_t>(cases.size()));
     for (const IndexSpec& spec : cases) {
+      if (options.names) {
+        fmt::print("case {}\n", spec.name);
+        std::fflush(stdout);
+      }
       const IndexResult result = check_case(spec, options.seed, executor);
       if (!result.right) {
         progress.clear();
@@ -293,12 +290,12 @@ int check_index(const CheckIndexOptions& options, const Executor& executor) {
       progress.update(right + wrong + refused);
     }
   }
-  fmt::print("check {} on {}: {} right, {} wrong, {} refused\n", options.suite, to_string(executor.backend),
+  fmt::print("check {} on {}: {} right, {} wrong, {} refused\n", options.choice.suite, to_string(executor.backend),
              right, wrong, refused);
   const nlohmann::ordered_json document = {{"machine", describe_machine(executor)},
                                            {"source_tree", source_tree()},
                                            {"command", command_line()},
-                                           {"suite", options.suite},
+                                           {"suite", options.choice.suite},
                                            {"backend", to_string(executor.backend)},
                                            {"seed", options.seed},
                                            {"right", right},

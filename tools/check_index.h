@@ -7,6 +7,7 @@
 
 #include "flashlatent/backend.h"
 #include "runtime/random_index_case.h"
+#include "tools/case_choice.h"
 
 namespace flashlatent::tools {
 
@@ -16,12 +17,11 @@ bool is_index_suite(const std::string& suite);
 std::vector<runtime::IndexSpec> index_cases(const std::string& suite, int count, std::uint64_t seed);
 
 struct CheckIndexOptions {
-  std::string suite;
-  std::string filter;
-  int cases = 200;                ///< Of the random suite.
-  std::size_t first = 0, of = 1;  ///< Every of-th case from the first on.
+  CaseChoice choice;
+  int cases = 200;  ///< Of the random suite.
   std::uint64_t seed = 0;
   bool list = false;
+  bool names = false;  ///< Print each case's name before it runs.
   std::string json;
   std::string again;  ///< The command that runs the suite again, without --filter.
 };

@@ -15,7 +15,10 @@ namespace flashlatent::runtime {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kOfMagnitude = 1e-3, kOfProducts = 2e-5;
+constexpr double kOfMagnitude = 1e-3;
+/// 128 products are added by 32, each time with the sum so far. Of a number up to 2^-13 of the largest is cut
+/// off: of one sum, six standard deviations of 132 evenly distributed numbers.
+const double kOfLargest = 6 * std::sqrt(132 / 12.) / (1 << 13);
 
 struct Bounds {
   double low, high;
@@ -209,9 +212,9 @@ std::vector<Place> places_of(const IndexCall& call, std::int64_t row, const floa
   const std::vector<cpu::IndexScore> scores = cpu::index_scores(call, row);
   std::vector<Place> places(scores.size());
   for (std::size_t i = 0; i < scores.size(); ++i) {
-    const auto& [exists, score, magnitude, products] = scores[i];
+    const auto& [exists, score, magnitude, largest] = scores[i];
     places[i] = {exists, reference != nullptr ? double{reference[i]} : score,
-                 kOfMagnitude * std::fabs(magnitude) + kOfProducts * std::fabs(products) + 1e-37};
+                 kOfMagnitude * std::fabs(magnitude) + kOfLargest * largest + 1e-37};
     if (std::isnan(places[i].tolerance)) places[i].tolerance = kInfinity;
   }
   return places;

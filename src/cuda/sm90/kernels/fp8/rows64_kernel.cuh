@@ -91,7 +91,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::D
 }
 
 template <class Config>
-__device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
+__device__ __forceinline__ void set_up(SharedMemory<Config>& shared, const sm90::DecodeArguments& args) {
   for (int i = threadIdx.x; i < Config::kVDim; i += Config::kThreads) {
     shared.poisoned_rows[i].clear();
   }
@@ -102,7 +102,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     if constexpr (Config::kEdges) shared.edges.turned = 0;
     shared.segments.init(Config::kComputeThreads + LoaderOf<SharedMemory<Config>>::kThreads);
     MergeStep<Config>::init(shared.merge);
-    ptx::init(shared.has_query, 1);
+    ptx::init(shared.has_query, args.query.rows_in_boxes ? 1 : 128);  // who asks, or the scorer's threads
     if constexpr (Config::kAsksAhead) ptx::init(shared.lists.first_query, 1);
     ptx::init(shared.scored, 128);
     ptx::init(shared.softened, Config::kOutputThreads);
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     sm90::prefetch_query_maps<Config::kQkDim>(query_maps);
   if (Config::kBoxes && threadIdx.x == Config::kComputeThreads) ptx::prefetch_map(kv_map);
   if constexpr (Config::kEdges) sm90::fetch_constants(args.edges);
-  set_up<Config>(shared);
+  set_up<Config>(shared, args);
   if constexpr (!Config::kAsksAhead) sm90::wait_for_launch_before();  // else what shapes tell comes before
   if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();

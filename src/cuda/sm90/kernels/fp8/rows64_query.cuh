@@ -225,8 +225,7 @@ class Query {
     } else {
       sm90::load_query<__nv_bfloat16, kRows, Config::kQueryTiles, 128>(shared_.q[0], args_.query, tile,
                                                                        thread_);
-      meet<1>();
-      if (thread_ == 0) ptx::arrive(shared_.has_query);
+      ptx::arrive(shared_.has_query);
     }
   }
 

@@ -77,7 +77,8 @@ inline bool should_take_separate(std::string_view kernel, const DecodeProblem& p
   const bool packed = cache.layout == KvLayout::kPacked;
   if (problem.options.separate.alibi && problem.options.shard.world > 1) return false;
   if (kernel == "gqa_16") return dims && (!packed || cache.page_size % unit == 0);
-  const bool boxes = dims && !packed && cache.format == KvFormat::kPlain && cache.page_size % 8 == 0;
+  const bool has_room = cache.format == KvFormat::kPlain || cache.qk_dim <= 128;  // for e4m3 beside tiles
+  const bool boxes = dims && !packed && has_room && cache.page_size % 8 == 0;
   if (kernel == "gqa_128_split") return boxes;
   return kernel == "gqa_128" && boxes && problem.rows_per_kv_head() >= kLeastPromptRows;
 }

@@ -138,6 +138,14 @@ std::vector<BenchCase> prefill() {
   for (int dim : {80, 192, 256}) {
     cases.push_back(case_of({.batch = 4, .mean_length = 4096, .query_tokens = 4096, .dim = dim}));
   }
+  for (const PagedShape& shape : {PagedShape{.batch = 8, .mean_length = 1024, .query_tokens = 1024},
+                                  {.batch = 4, .mean_length = 4096, .query_tokens = 4096},
+                                  {.batch = 4, .mean_length = 4096, .query_tokens = 4096, .dim = 64},
+                                  {.batch = 8, .mean_length = 8192, .query_tokens = 512}}) {
+    PagedShape from_e4m3 = shape;
+    from_e4m3.format = KvFormat::kE4m3;
+    cases.push_back(case_of(from_e4m3));
+  }
   return cases;
 }
 
@@ -168,7 +176,8 @@ constexpr BenchSuite kSuites[] = {
     {"packed", "the same in the packed layout, with pages of 16",
      [] { return table(16, KvLayout::kPacked); }},
     {"prefix", "requests that share a prefix, attended to by groups (auto) and without (off)", prefixes},
-    {"prefill", "prompts of 1K to 16K tokens, whole and in chunks, at d 64 and 128; other d", prefill},
+    {"prefill", "prompts of 1K to 16K tokens, whole and in chunks, at d 64 and 128; other d; from e4m3",
+     prefill},
     {"cpu", "seconds on a processor: both layouts, bf16 and e4m3", cpu},
     {"small", "a handful of tiny shapes", small},
 };

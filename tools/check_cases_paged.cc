@@ -81,6 +81,16 @@ std::vector<CaseSpec> prompts(int d, int group, int page_size, Dtype dtype) {
   return {spec, odd, ragged, whole};
 }
 
+/// The same from e4m3, with so many scales.
+std::vector<CaseSpec> e4m3_prompts(int d, int group, int page_size, Dtype dtype, int scales) {
+  std::vector<CaseSpec> cases = prompts(d, group, page_size, dtype);
+  for (CaseSpec& spec : cases) {
+    spec.format = KvFormat::kE4m3;
+    spec.scales = scales;
+  }
+  return cases;
+}
+
 void append(std::vector<CaseSpec>& cases, std::vector<CaseSpec> more) {
   cases.insert(cases.end(), more.begin(), more.end());
 }
@@ -175,7 +185,10 @@ void add_quick_paged_cases(std::vector<CaseSpec>& cases) {
           8, 2, 128, {.name = "paged pages", .dtype = dtype, .page_size = page_size, .lengths = {65, 300}}));
     }
     cases.push_back(short_drafts(dtype));
-    for (int d : {64, 128}) append(cases, prompts(d, 4, 16, dtype));
+    for (int d : {64, 128}) {
+      append(cases, prompts(d, 4, 16, dtype));
+      append(cases, e4m3_prompts(d, 4, 16, dtype, 2));
+    }
     for (int d : {64, 80, 128, 256}) append(cases, shared_prefixes(d, dtype));
   }
 }
@@ -185,6 +198,7 @@ void add_full_paged_cases(std::vector<CaseSpec>& cases) {
     for (int group : {1, 3, 8})
       append(cases, prompts(d, group, d == 96 ? 24 : group == 3 ? 128 : 64, Dtype::kBF16));
     append(cases, prompts(d, 2, 8, Dtype::kF16));
+    if (d % 16 == 0) append(cases, e4m3_prompts(d, 3, d < 128 ? 64 : 8, Dtype::kBF16, d < 100 ? 1 : 0));
   }
   for (KvLayout layout : {KvLayout::kSeparate, KvLayout::kPacked}) {
     for (int d : {64, 80, 96, 112, 120, 128, 192, 256}) {

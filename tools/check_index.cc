@@ -290,8 +290,8 @@ int check_index(const CheckIndexOptions& options, const Executor& executor) {
       progress.update(right + wrong + refused);
     }
   }
-  fmt::print("check {} on {}: {} right, {} wrong, {} refused\n", options.choice.suite, to_string(executor.backend),
-             right, wrong, refused);
+  fmt::print("check {} on {}: {} right, {} wrong, {} refused\n", options.choice.suite,
+             to_string(executor.backend), right, wrong, refused);
   const nlohmann::ordered_json document = {{"machine", describe_machine(executor)},
                                            {"source_tree", source_tree()},
                                            {"command", command_line()},

@@ -4,6 +4,7 @@
 
 #include "choose/cutters.h"
 #include "choose/prefix_units.h"
+#include "core/token_bytes.h"
 #include "cost/model.h"
 #include "cost/times.h"
 #include "cuda/cuda_backend.h"
@@ -50,8 +51,8 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
   const double waves = std::ceil(tiles / at_once), last = tiles - (waves - 1) * at_once;
   const int dim = key_of(problem)->dim;
   const double alone = kTimes.on(workers).per_block * (g.block_tokens / 128.0) * std::max(dim / 128.0, 1.0);
-  const double memory =
-      4.0 * g.block_tokens * problem.cache.qk_dim / (cost::kRates.share / 10.0) * workers.memory;
+  const double memory = static_cast<double>(g.block_tokens * head_token_bytes(problem.cache)) /
+                        (cost::kRates.share / 10.0) * workers.memory;
   const double blocks = schedule::max_blocks(g) *
                         ((waves - 1) * std::max(memory, alone) + std::max(memory * last / at_once, alone));
   const schedule::CostModel costs = kTimes.on(workers);

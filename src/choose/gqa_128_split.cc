@@ -3,6 +3,7 @@
 
 #include "choose/cutters.h"
 #include "choose/thresholds.h"
+#include "core/token_bytes.h"
 #include "cost/model.h"
 #include "cost/times.h"
 #include "cuda/cuda_backend.h"
@@ -30,6 +31,10 @@ int tile_rows_of(const DecodeProblem& problem) {
   return (rows + kRowsAtOnce - 1) / kRowsAtOnce * kRowsAtOnce;
 }
 
+double block_bytes(const DecodeProblem& problem, int block_tokens) {
+  return static_cast<double>(block_tokens * head_token_bytes(problem.cache));
+}
+
 /// The least time of a block of `block_tokens` tokens, however fast memory is.
 std::int32_t least_of_block(int dim, int block_tokens, const schedule::Workers& workers) {
   using enum cost::Situation;
@@ -48,7 +53,7 @@ schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens,
   using enum cost::Situation;
   constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
   schedule::CostModel costs =
-      cost::by_memory(cost::of(kKernel, kByMemory), 4.0 * block_tokens * problem.cache.qk_dim, workers);
+      cost::by_memory(cost::of(kKernel, kByMemory), block_bytes(problem, block_tokens), workers);
   costs.per_block = std::max(costs.per_block, least_of_block(problem.cache.qk_dim, block_tokens, workers));
   if (row_tiles_of(problem) == 1) return costs;
   const schedule::CostModel of_tiles = cost::of(kKernel, kTiles).on(workers);
@@ -80,7 +85,7 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
   constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
   if (row_tiles_of(problem) > 1) return cost::as_cut(g);
   const int dim = problem.cache.qk_dim;
-  const double bytes = 4.0 * g.block_tokens * dim;
+  const double bytes = block_bytes(problem, g.block_tokens);
   // With d 128 the bytes take as long as the rest.
   const auto least_of_64 = [&](const cost::Costs& costs) {
     return costs.on(workers).per_block * (g.block_tokens / 64.0);

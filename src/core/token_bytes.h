@@ -21,6 +21,11 @@ inline std::int64_t token_bytes(const DecodeProblem::Cache& cache) {
   return std::int64_t{cache.format == KvFormat::kPlain ? 2 : 1} * cache.heads * (cache.qk_dim + cache.v_dim);
 }
 
+/// The same of one KV head, of separate keys and values.
+inline std::int64_t head_token_bytes(const DecodeProblem::Cache& cache) {
+  return token_bytes(cache) / cache.heads;
+}
+
 /// Bytes of a token in the extra cache.
 inline std::int64_t extra_token_bytes(const DecodeProblem::Cache& cache) {
   return token_bytes(cache, extra_format_of(cache));

@@ -8,8 +8,8 @@
 namespace flashlatent::cpu {
 
 struct IndexScore {
-  bool exists = false;  ///< The query token sees a token here.
-  double score = 0;     ///< scale * sum of w * relu(q . k); -inf for NaN.
+  bool exists = false;   ///< The query token sees a token here.
+  double score = 0;      ///< scale * sum of w * relu(q . k); -inf for NaN.
   double magnitude = 0;  ///< scale * sum of |w| * relu(q . k).
   double largest = 0;    ///< scale * root of the sum, over heads, of (w * the largest |q_i k_i|)^2.
 };

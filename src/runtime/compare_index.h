@@ -23,9 +23,9 @@ struct IndexComparison {
 ///
 /// A score passes within its tolerance: 1e-3 scale sum |w| relu(q . k), and for sums near 0 what e4m3 tensor
 /// cores may cut off, which keep 13 bits below the largest product (kOfLargest). The chosen pass if no chosen
-/// token is below one that is not chosen by more than both tolerances; where all_scores is given they must also be exactly
-/// the first of the largest of all_scores. Numbers, order and what follows the chosen must be right as they
-/// are.
+/// token is below one that is not chosen by more than both tolerances; where all_scores is given they must
+/// also be exactly the first of the largest of all_scores. Numbers, order and what follows the chosen must be
+/// right as they are.
 IndexComparison compare_index(const IndexTopkInputs& inputs, const IndexTopkOptions& options,
                               const IndexTopkOutputs& results, const ConstTensorView& scores_ref = {});
 

@@ -20,6 +20,12 @@ struct PrefixArguments {
   const std::int32_t* members;
 };
 
+/// The scale of e4m3 keys or values: one, or one for each KV head.
+struct CacheScale {
+  const float* values;  // null: 1
+  int stride;           // 0 or 1
+};
+
 struct Arguments {
   sm90::DecodeArguments decode;
   int dim;                    // of keys and values
@@ -38,6 +44,7 @@ struct Arguments {
   bool wide_output;        // rows of out are aligned to 16 bytes
   PrefixArguments prefix;  // only of shared prefixes
   PartialRows partial;     // of shared prefixes, and of segments
+  CacheScale key_scale, value_scale;
 };
 
 }  // namespace flashlatent::gqa_128

@@ -20,8 +20,17 @@ __device__ __forceinline__ int uniform(int value) {
   return __shfl_sync(0xffffffff, value, 0);
 }
 
+/// From products to scores in base 2, with the scale of the job's keys. Empty without e4m3: an unused
+/// member makes ptxas place registers otherwise.
+template <bool kE4m3>
+struct JobScale {};
+template <>
+struct JobScale<true> {
+  float scale_log2_ = 0;
+};
+
 template <class Config>
-class Attention {
+class Attention : JobScale<Config::kE4m3> {
  public:
   using Element = typename Config::Element;
 
@@ -91,6 +100,9 @@ class Attention {
     if ((Config::kTransforms || Config::kSegments) && args_.alibi_slopes != nullptr) {
       last_token_ = job.length - 1;
       slope_ = {slope_of(job, row_), slope_of(job, row_ + 8)};
+    }
+    if constexpr (Config::kE4m3) {
+      this->scale_log2_ = args_.decode.scale_log2 * scale_of_head(args_.key_scale, job.tile.kv_head);
     }
     if (!Config::kSegments && args_.query_boxes) {
       ptx::wait(shared_.query_full[warpgroup_], index % 2);
@@ -349,15 +361,26 @@ class Attention {
     return Config::kTransforms;
   }
 
+  /// From products of queries and keys, e4m3 as they are in the cache, to scores in base 2.
+  __device__ __forceinline__ float scale_log2() const {
+    if constexpr (Config::kE4m3) return this->scale_log2_;
+    return args_.decode.scale_log2;
+  }
+  /// DecodeArguments::positive_scale, of that.
+  __device__ __forceinline__ float positive_scale() const {
+    if constexpr (Config::kE4m3) return this->scale_log2_ > 0 ? this->scale_log2_ : 1.0F;
+    return args_.decode.positive_scale;
+  }
+
   /// From products to scores in base 2: soft cap and ALiBi.
   __device__ __forceinline__ void transform(int start) {
     const float cap = args_.soft_cap;
-    const float to_exponent = cap != 0 ? 2 * args_.decode.scale_log2 / cap : 0;
+    const float to_exponent = cap != 0 ? 2 * scale_log2() / cap : 0;
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        float x = s_[4 * j + i] * args_.decode.scale_log2;
+        float x = s_[4 * j + i] * scale_log2();
         // tanh(y) = 1 - 2 / (e^2y + 1) loses 1e-7 of the cap. Where that is much beside y the series is used.
         if (cap != 0) {
           const float exponent = s_[4 * j + i] * to_exponent, y = exponent * (sm90::kLn2 / 2);
@@ -380,8 +403,8 @@ class Attention {
     if (transforms()) {
       transform(start);
     } else {
-      sm90::scale_unless_positive(s_, args_.decode.scale_log2);
-      scale = args_.decode.positive_scale;
+      sm90::scale_unless_positive(s_, scale_log2());
+      scale = positive_scale();
     }
     bool whole = start >= all_.begin && start + Config::kBlockTokens <= all_.end;
 #pragma unroll

@@ -6,9 +6,11 @@
 namespace flashlatent::gqa_128 {
 
 /// kDim_: elements of a key and of a value, rounded up to 64, 128 or 256; TMA fills the rest with zeros.
-template <class Element_, int kDim_, Kind kKind_>
+/// kE4m3_: keys and values are e4m3, which the loading warpgroup converts to Element.
+template <class Element_, int kDim_, Kind kKind_, bool kE4m3_ = false>
 struct Config {
   using Element = Element_;
+  static constexpr bool kE4m3 = kE4m3_;
   static constexpr int kDim = kDim_;
   static constexpr bool kShared = kKind_ == Kind::kShared;
   static constexpr bool kTransforms = kKind_ == Kind::kTransforms;
@@ -17,9 +19,10 @@ struct Config {
   static constexpr int kChunks = kDim / 64;  // of 64 columns, 128 bytes a row
   static constexpr int kBlockTokens = block_tokens_of(kDim, kKind_);
   static constexpr int kWords = kBlockTokens / 64;  // of 64 tokens' bits
-  static constexpr int kWarpgroups = warpgroups_of(kDim, kKind_);
+  static constexpr int kWarpgroups = warpgroups_of(kDim, kKind_, kE4m3);
   static constexpr int kRows = 64 * kWarpgroups;
-  static constexpr int kStages = stages_of(kDim, kKind_);
+  static constexpr int kStages = stages_of(kDim, kKind_, kE4m3);
+  static constexpr int kCodeSlots = kE4m3 ? code_slots_of(kDim, kKind_) : 0;
 
   static constexpr int kComputeThreads = 128 * kWarpgroups;
   static constexpr int kThreads = kComputeThreads + 128;  // one more warpgroup loads

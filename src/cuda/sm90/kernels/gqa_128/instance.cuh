@@ -6,12 +6,12 @@
 
 namespace flashlatent::gqa_128 {
 
-template <class Element, int kDim, Kind kKind>
+template <class Element, int kDim, Kind kKind, bool kE4m3 = false>
 constexpr Instance instance(Dtype dtype) {
-  using Shape = Config<Element, kDim, kKind>;
+  using Shape = Config<Element, kDim, kKind, kE4m3>;
   static_assert(!Shape::kShared || Shape::kRows == kSharedTileRows);
   static_assert(!Shape::kSegments || Shape::kRows == kSegmentTileRows);
-  return {{dtype, kDim, kKind}, cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
+  return {{dtype, kDim, kKind, kE4m3}, cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
 }
 
 template <class Element>
@@ -27,6 +27,16 @@ template <class Element>
 constexpr SegmentInstances segment_instances(Dtype dtype) {
   return {{instance<Element, 64, Kind::kSegments>(dtype), instance<Element, 128, Kind::kSegments>(dtype),
            instance<Element, 256, Kind::kSegments>(dtype)}};
+}
+
+template <class Element>
+constexpr E4m3Instances e4m3_instances(Dtype dtype) {
+  return {{instance<Element, 64, Kind::kPlain, true>(dtype),
+           instance<Element, 64, Kind::kTransforms, true>(dtype),
+           instance<Element, 64, Kind::kSegments, true>(dtype),
+           instance<Element, 128, Kind::kPlain, true>(dtype),
+           instance<Element, 128, Kind::kTransforms, true>(dtype),
+           instance<Element, 128, Kind::kSegments, true>(dtype)}};
 }
 
 }  // namespace flashlatent::gqa_128

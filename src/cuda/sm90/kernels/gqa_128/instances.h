@@ -24,9 +24,11 @@ struct Instance {
 
 using DtypeInstances = std::array<Instance, kBf16Keys.size()>;
 using SegmentInstances = std::array<Instance, kBf16SegmentKeys.size()>;
+using E4m3Instances = std::array<Instance, kBf16E4m3Keys.size()>;
 
-// A file for each dtype, so that they compile side by side.
+// A file for each dtype, and one for e4m3, so that they compile side by side.
 extern const DtypeInstances kBf16, kFp16;
 extern const SegmentInstances kBf16Segments, kFp16Segments;
+extern const E4m3Instances kBf16E4m3, kFp16E4m3;
 
 }  // namespace flashlatent::gqa_128

@@ -16,6 +16,10 @@ struct Job {
   std::int64_t partial_row;  // of the tile's first row, if shared or a segment; -1: the result is final
 };
 
+__device__ __forceinline__ float scale_of_head(const CacheScale& scale, int kv_head) {
+  return scale.values == nullptr ? 1.0F : __ldg(scale.values + kv_head * scale.stride);
+}
+
 /// The place of a row of the tile.
 struct RowPlace {
   int request;

@@ -5,12 +5,14 @@
 // values:
 //
 //   loading warpgroup      the job, Q, and K and V of a block by TMA through the page table, in a ring of
-//                          stages; cleans the values of blocks that not every row sees
+//                          stages; cleans the values of blocks that not every row sees (loader.cuh). From
+//                          e4m3 it converts all of them (code_loader.cuh)
 //   two warpgroups         (d 64: three) 64 rows each: S = Q K^T, softmax, O += P V with P in registers
 //                          (attention.cuh)
 #pragma once
 
 #include "cuda/sm90/kernels/gqa_128/attention.cuh"
+#include "cuda/sm90/kernels/gqa_128/code_loader.cuh"
 #include "cuda/sm90/kernels/gqa_128/loader.cuh"
 
 namespace flashlatent::gqa_128 {
@@ -22,11 +24,15 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared, const Argum
     // Warps that use a block.
     const int users = Config::kSegments ? kComputeWarps / args.block_sharers : kComputeWarps;
     for (Stage<Config>& stage : shared.stages) {
-      ptx::init(stage.keys_full, 1);
-      ptx::init(stage.values_full, Config::kSegments ? kCleaners : 1);
+      ptx::init(stage.keys_full, Config::kE4m3 ? 4 : 1);
+      ptx::init(stage.values_full, Config::kE4m3 ? 4 : Config::kSegments ? kCleaners : 1);
       ptx::init(stage.values_landed, 1);
       ptx::init(stage.keys_empty, users);
       ptx::init(stage.values_empty, users);
+    }
+    if constexpr (Config::kE4m3) {
+      for (ptx::Barrier& barrier : shared.key_codes_full) ptx::init(barrier, 1);
+      for (ptx::Barrier& barrier : shared.value_codes_full) ptx::init(barrier, 1);
     }
     ptx::init(shared.landed, 1);
     ptx::init(shared.cleaned, 4);
@@ -56,7 +62,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 
   if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    Loader<Config>(shared, args, keys, values, query).run();
+    using Loader = std::conditional_t<Config::kE4m3, CodeLoader<Config>, BoxLoader<Config>>;
+    Loader(shared, args, keys, values, query).run();
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
     Attention<Config>(shared, args).run();

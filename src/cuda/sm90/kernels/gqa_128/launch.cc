@@ -26,8 +26,8 @@ constexpr std::int64_t kSectionBytes = 16 << 20;
 
 const Instance* find(const InstanceKey* key) {
   using Instances = std::span<const Instance>;
-  for (const Instances table :
-       {Instances(kBf16), Instances(kFp16), Instances(kBf16Segments), Instances(kFp16Segments)}) {
+  for (const Instances table : {Instances(kBf16), Instances(kFp16), Instances(kBf16Segments),
+                                Instances(kFp16Segments), Instances(kBf16E4m3), Instances(kFp16E4m3)}) {
     for (const Instance& instance : table) {
       if (instance.key == *key) return &instance;
     }
@@ -38,6 +38,20 @@ const Instance* find(const InstanceKey* key) {
 /// Tokens of one TMA box: it divides both a page and a block.
 int box_tokens_of(const DecodeProblem& problem, int block_tokens) {
   return std::gcd(problem.cache.page_size, block_tokens);
+}
+
+/// The map of keys or values, by whole rows of e4m3 or chunks of 64 columns.
+Status cache_map(const char* name, const ConstTensorView& cache, const InstanceKey& key, int box_tokens,
+                 CUtensorMap& map) {
+  if (!key.e4m3) return cuda::kv_tensor_map(name, cache, box_tokens, map);
+  const std::uint32_t box[] = {static_cast<std::uint32_t>(key.dim), static_cast<std::uint32_t>(box_tokens), 1,
+                               1};
+  // element, token in the page, head, page
+  return cuda::box_map(name, cache, {3, 1, 2, 0}, box, /*swizzle=*/0, map);
+}
+
+CacheScale scale_of(const ConstTensorView& scale) {
+  return {static_cast<const float*>(scale.data), scale.present() && scale.shape[0] > 1 ? 1 : 0};
 }
 
 /// Fills what all launches have in common.
@@ -62,9 +76,12 @@ Status common_launch(const DecodeCall& call, const Instance& instance, Launch& l
   args.sequences = problem.query.batch * problem.cache.heads;
   args.section = 1;
   args.wide_output = check_alignment("out", outputs.out, 16).ok();
+  args.key_scale = scale_of(inputs.key_scale);
+  args.value_scale = scale_of(inputs.value_scale);
   if (inputs.key_cache.shape[0] == 0) return {};  // without pages no map is needed
-  FLASHLATENT_RETURN_IF_ERROR(cuda::kv_tensor_map("key_cache", inputs.key_cache, box_tokens, launch.keys));
-  return cuda::kv_tensor_map("value_cache", inputs.value_cache, box_tokens, launch.values);
+  FLASHLATENT_RETURN_IF_ERROR(
+      cache_map("key_cache", inputs.key_cache, instance.key, box_tokens, launch.keys));
+  return cache_map("value_cache", inputs.value_cache, instance.key, box_tokens, launch.values);
 }
 
 Status launch_kernel(const cuda::CompiledKernel& kernel, const Launch& launch, const Executor& executor) {

@@ -29,16 +29,23 @@ class Output {
   }
 
  private:
+  /// Of a row's sums; with the scale of e4m3 values.
+  __device__ __forceinline__ float factor_of(const sm90::RowScale& scale) const {
+    if constexpr (!Config::kE4m3) return scale.factor;
+    return scale.factor * scale_of_head(args_.value_scale, job_.tile.kv_head);
+  }
+
   __device__ __forceinline__ void write_partial(const float (&o)[kOutputs], int row, int half,
                                                 sm90::RowScale scale) const {
     const std::int64_t partial = job_.partial_row + row;
     if (fragment_.column == 0) args_.partial.lse[partial] = scale.lse;
+    const float factor = factor_of(scale);
     float* out = args_.partial.out + partial * args_.dim + fragment_.column;
 #pragma unroll
     for (int j = 0; j < kOutputs / 4; ++j) {
       const int i = 4 * j + 2 * half;
       if (8 * j < args_.dim) {
-        *reinterpret_cast<float2*>(out + 8 * j) = make_float2(o[i] * scale.factor, o[i + 1] * scale.factor);
+        *reinterpret_cast<float2*>(out + 8 * j) = make_float2(o[i] * factor, o[i + 1] * factor);
       }
     }
   }
@@ -52,7 +59,7 @@ class Output {
     if (live && fragment_.column == 0) {
       sm90::write_lse(to, job_.tile, place.head, place.token, scale.lse);
     }
-    float factor = scale.factor;
+    float factor = factor_of(scale);
     if (to.sink != nullptr) factor *= sm90::sink_factor(scale.lse, __ldg(to.sink + place.head));
     Element* out = static_cast<Element*>(to.out) + place.origin * to.batch_stride +
                    place.token * to.token_stride + place.head * to.head_stride;

@@ -41,8 +41,20 @@ inline constexpr int kCleaners = 3;
 /// Slots for jobs on their way from the loading to the computing warpgroups.
 inline constexpr int kJobSlots = 2;
 
+/// Keys and values as e4m3: token after token, kDim bytes each.
+template <class Config, bool kE4m3 = Config::kE4m3>
+struct CodeSlots {};
 template <class Config>
-struct alignas(1024) SharedMemory {
+struct alignas(1024) CodeSlots<Config, true> {
+  using Codes = std::uint8_t[Config::kBlockTokens * Config::kDim];
+
+  alignas(128) Codes key_codes[Config::kCodeSlots];
+  alignas(128) Codes value_codes[Config::kCodeSlots];
+  ptx::Barrier key_codes_full[Config::kCodeSlots], value_codes_full[Config::kCodeSlots];
+};
+
+template <class Config>
+struct alignas(1024) SharedMemory : CodeSlots<Config> {
   sm90::Tile query[Config::kWarpgroups][Config::kChunks];
   Block<Config> keys[Config::kStages];
   Block<Config> values[Config::kStages];
@@ -56,7 +68,8 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier query_full[Config::kWarpgroups], query_empty[Config::kWarpgroups];
 };
 
-// d 128: 32 KB of Q, 2 x 64 KB of keys and values (segments 4 x 32 KB), 8 KB of records.
+// d 128: 32 KB of Q, 2 x 64 KB of keys and values (segments 4 x 32 KB), 8 KB of records. e4m3: 32 KB of bytes
+// more (segments 64 KB, and 2 x 32 KB of tiles).
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
 }  // namespace flashlatent::gqa_128

@@ -21,9 +21,10 @@ const InstanceKey* key_of(const DecodeProblem& problem, Kind kind) {
   const auto* dim =
       std::find_if(std::begin(kDims), std::end(kDims), [&](int d) { return d >= problem.cache.qk_dim; });
   if (dim == std::end(kDims)) return nullptr;
-  const InstanceKey key{problem.cache.dtype, *dim, kind};
+  const InstanceKey key{problem.cache.dtype, *dim, kind, problem.cache.format == KvFormat::kE4m3};
   using Keys = std::span<const InstanceKey>;
-  for (const Keys keys : {Keys(kBf16Keys), Keys(kFp16Keys), Keys(kBf16SegmentKeys), Keys(kFp16SegmentKeys)}) {
+  for (const Keys keys : {Keys(kBf16Keys), Keys(kFp16Keys), Keys(kBf16SegmentKeys), Keys(kFp16SegmentKeys),
+                          Keys(kBf16E4m3Keys), Keys(kFp16E4m3Keys)}) {
     const auto found = std::find(keys.begin(), keys.end(), key);
     if (found != keys.end()) return &*found;
   }
@@ -46,14 +47,14 @@ std::optional<std::string> declines_cache(const DecodeProblem& problem) {
   if (cache.layout != KvLayout::kSeparate) {
     return message("the cache is ", to_string(cache.layout), "; separate keys and values are accepted");
   }
-  if (cache.format != KvFormat::kPlain) {
-    return message("the cache is ", to_string(cache.format), "; bf16 and fp16 are accepted");
-  }
   if (cache.qk_dim != cache.v_dim) {
     return message("qk_dim is ", cache.qk_dim, " and v_dim ", cache.v_dim, "; equal ones are accepted");
   }
-  if (cache.qk_dim % 8 != 0 || key_of(problem) == nullptr) {
-    return message("d is ", cache.qk_dim, "; multiples of 8 up to 256 are accepted");
+  const bool e4m3 = cache.format == KvFormat::kE4m3;
+  const int unit = e4m3 ? 16 : 8;  // strides are multiples of 16 bytes
+  if (cache.qk_dim % unit != 0 || key_of(problem) == nullptr) {
+    return message("d is ", cache.qk_dim, "; multiples of ", unit, " up to ", e4m3 ? 128 : 256,
+                   " are accepted");
   }
   if (cache.page_size % kLeastBoxTokens != 0) {
     return message("page_size is ", cache.page_size, "; multiples of ", kLeastBoxTokens, " are accepted");
@@ -102,8 +103,9 @@ const DecodeKernel kGqa128Kernel = {
     .name = "gqa_128",
     .architecture = Architecture::kSm90a,
     .takes =
-        "separate keys and values of bf16 or fp16, d up to 256, pages of a multiple of 8 tokens, more "
-        "than 16 query rows a KV head",
+        "separate keys and values of bf16 or fp16, d up to 256, or e4m3, d up to 128; pages of a multiple of "
+        "8 "
+        "tokens, more than 16 query rows a KV head",
     .declines = declines,
     .workspace_bytes = workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(gqa_128::launch),
@@ -111,6 +113,9 @@ const DecodeKernel kGqa128Kernel = {
 
 std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
   if (std::optional<std::string> reason = declines_cache(problem)) return reason;
+  if (problem.cache.format != KvFormat::kPlain) {
+    return message("the cache is ", to_string(problem.cache.format), "; bf16 and fp16 are accepted");
+  }
   if (problem.options.separate.soft_cap != 0) {
     return message("soft_cap is ", problem.options.separate.soft_cap, "; 0 is accepted");
   }

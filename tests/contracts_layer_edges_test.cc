@@ -22,9 +22,6 @@ constexpr EdgeSpec kOutputs = {.out_columns = 64};
 
 class LayerEdgesOf : public Contracts {
  protected:
-  static runtime::Fp8Request request_of(const EdgeSpec& edges) {
-    return {.columns = edges.fp8_columns, .groups = edges.fp8_groups, .keeps_out = edges.keeps_out};
-  }
   static void run(DecodeRun& run) {
     for (const Status& status : {run.run(), run.fetch()}) EXPECT_TRUE(status.ok()) << status.message();
   }
@@ -33,7 +30,8 @@ class LayerEdgesOf : public Contracts {
     RandomCase with = runtime::make_case(spec, 5);
     const RandomCase without = runtime::without_edges(with);
     if (!taken(without.problem)) return;
-    Result<DecodeRun> made = DecodeRun::create(with.problem, with.inputs, executor_, request_of(spec.edges));
+    Result<DecodeRun> made =
+        DecodeRun::create(with.problem, with.inputs, executor_, runtime::request_of(spec.edges));
     ASSERT_TRUE(made.ok()) << made.status().message();
     DecodeRun& edged = *made;
     const Result<Selection> selection = select(with.problem, executor_);
@@ -246,7 +244,7 @@ TEST_P(LayerEdgesOf, Refusals) {
     DecodeProblem problem = made.problem;
     DecodeInputs inputs = made.inputs;
     if (other != nullptr) other(problem);
-    Result<DecodeRun> run = DecodeRun::create(problem, inputs, executor_, request_of(spec.edges));
+    Result<DecodeRun> run = DecodeRun::create(problem, inputs, executor_, runtime::request_of(spec.edges));
     ASSERT_TRUE(run.ok()) << run.status().message();
     ASSERT_TRUE(run->plan().ok());
     change(*run);
@@ -279,10 +277,10 @@ TEST_P(LayerEdgesOf, Refusals) {
   refused("out_fp8.codes is ",
           [](DecodeRun& run) { run.outputs().out_fp8.codes.data = run.workspace_memory().data; });
   refused(
-      "q_norm is given, but the problem has q_edge off", [](DecodeRun&) {},
+      "q_norm is given, but the options have q_edge off", [](DecodeRun&) {},
       [](DecodeProblem& problem) { problem.options.q_edge = false; });
   refused(
-      "out_fp8 is given, but the problem has out_edge off", [](DecodeRun&) {},
+      "out_fp8 is given, but the options have out_edge off", [](DecodeRun&) {},
       [](DecodeProblem& problem) { problem.options.out_edge = false; });
   if (on_gpu()) return;
   refused("out_rotate.positions has 97 for token 1; out_rotate.table has ", [](DecodeRun& run) {

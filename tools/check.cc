@@ -123,6 +123,7 @@ DecodeInputs in_other_form(const runtime::CaseSpec& spec, std::uint64_t seed, ru
   for (auto& memory : joined.storage) made.storage.push_back(std::move(memory));
   return inputs;
 }
+constexpr const char* kRerunsDiffer = "two runs on the same inputs differ";
 constexpr const char* kFormsDiffer = "the query as one tensor and as two give different bits";
 
 /// Runs a case with its edges three times from poisoned outputs. The runs must have the same bits, and must
@@ -130,10 +131,8 @@ constexpr const char* kFormsDiffer = "the query as one tensor and as two give di
 std::string check_edges(const runtime::CaseSpec& spec, const runtime::RandomCase& random_case,
                         const runtime::DecodeRun& plain, const std::string& kernel, Executor executor) {
   executor.kernel = kernel;  // edges may change what is picked
-  const runtime::EdgeSpec& edges = spec.edges;
-  Result<runtime::DecodeRun> run = runtime::DecodeRun::create(
-      random_case.problem, random_case.inputs, executor,
-      {.columns = edges.fp8_columns, .groups = edges.fp8_groups, .keeps_out = edges.keeps_out});
+  Result<runtime::DecodeRun> run = runtime::DecodeRun::create(random_case.problem, random_case.inputs,
+                                                              executor, runtime::request_of(spec.edges));
   if (!run.ok()) return run.status().message();
   CaseRun calls(spec, random_case, *run);
   if (const Status status = calls.prepare(); !status.ok()) return status.message();
@@ -143,7 +142,7 @@ std::string check_edges(const runtime::CaseSpec& spec, const runtime::RandomCase
     if (const Status status = calls.call(); !status.ok()) return status.message();
     if (const Status status = run->fetch(); !status.ok()) return status.message();
     std::vector<std::uint8_t> now = run->lse_bytes();
-    if (edges.keeps_out) now.insert(now.end(), run->out_bytes().begin(), run->out_bytes().end());
+    if (spec.edges.keeps_out) now.insert(now.end(), run->out_bytes().begin(), run->out_bytes().end());
     now.insert(now.end(), run->fp8_bytes().begin(), run->fp8_bytes().end());
     if (i > 0 && now != bytes) return "two runs with edges on the same inputs differ";
     bytes = std::move(now);
@@ -181,7 +180,7 @@ CheckResult check_case(const runtime::CaseSpec& spec, const CheckOptions& option
     if (const Status status = calls.call(); !status.ok()) return wrong(status.message());
     if (const Status status = run->fetch(); !status.ok()) return wrong(status.message());
     if (i > 0 && (out != run->out_bytes() || lse != run->lse_bytes())) {
-      return wrong("two runs on the same inputs differ");
+      return wrong(kRerunsDiffer);
     }
     out = run->out_bytes();
     lse = run->lse_bytes();
@@ -205,7 +204,7 @@ CheckResult check_case(const runtime::CaseSpec& spec, const CheckOptions& option
   }
   const runtime::Comparison comparison =
       runtime::compare(random_case.problem, random_case.inputs, run->out(), run->lse());
-  if (comparison.ok() && (spec.edges.has_query() || spec.edges.has_output())) {
+  if (comparison.ok() && spec.edges.present()) {
     if (const std::string why = check_edges(spec, with_edges, *run, *kernel, *executor); !why.empty()) {
       return wrong(why);
     }
@@ -214,34 +213,62 @@ CheckResult check_case(const runtime::CaseSpec& spec, const CheckOptions& option
           comparison.relative_error, *kernel};
 }
 
+/// Runs a sparse prefill three times from poisoned outputs. Returns what is wrong: an error, or other bits.
+std::string run_prefill(runtime::PrefillRun& run) {
+  std::vector<std::uint8_t> bytes, fp8;
+  for (int i = 0; i < kReruns; ++i) {
+    for (const Status& status : {run.poison(), run.run(), run.fetch()}) {
+      if (!status.ok()) return status.message();
+    }
+    if (i > 0 && (bytes != run.bytes() || fp8 != run.fp8_bytes())) return kRerunsDiffer;
+    bytes = run.bytes();
+    fp8 = run.fp8_bytes();
+  }
+  return {};
+}
+
+/// check_edges() of a sparse prefill.
+std::string check_prefill_edges(const runtime::CaseSpec& spec, const runtime::RandomCase& random_case,
+                                const runtime::PrefillRun& plain, const std::string& kernel,
+                                Executor executor) {
+  executor.kernel = kernel;
+  Result<runtime::PrefillRun> run = runtime::PrefillRun::create(runtime::prefill_inputs(random_case.inputs),
+                                                                runtime::prefill_options(random_case.problem),
+                                                                executor, runtime::request_of(spec.edges));
+  if (!run.ok()) return run.status().message();
+  if (std::string why = run_prefill(*run); !why.empty()) return "with edges: " + why;
+  return runtime::compare_prefill_edges(random_case.inputs, run->results(), plain.results());
+}
+
 /// The same for sparse prefill, with max_logits.
 CheckResult check_prefill(const runtime::CaseSpec& spec, std::uint64_t seed, const Executor& executor) {
-  runtime::RandomCase random_case = runtime::make_case(spec, seed);
+  runtime::RandomCase with_edges = runtime::make_case(spec, seed);
+  runtime::RandomCase random_case = runtime::without_edges(with_edges);
   const SparsePrefillInputs inputs = runtime::prefill_inputs(random_case.inputs);
   const SparsePrefillOptions options = runtime::prefill_options(random_case.problem);
   Result<runtime::PrefillRun> run = runtime::PrefillRun::create(inputs, options, executor);
   if (!run.ok()) return failed(run.status());
   const Result<std::string> kernel = sparse_prefill_kernel(run->inputs(), run->outputs(), options, executor);
   if (!kernel.ok()) return failed(kernel.status());
-  std::vector<std::uint8_t> bytes;
-  for (int i = 0; i < kReruns; ++i) {
-    for (const Status& status : {run->poison(), run->run(), run->fetch()}) {
-      if (!status.ok()) return {Outcome::kWrong, status.message()};
-    }
-    if (i > 0 && bytes != run->bytes()) return {Outcome::kWrong, "two runs on the same inputs differ"};
-    bytes = run->bytes();
-  }
+  const auto wrong = [&](const std::string& why) {
+    return CheckResult{.outcome = Outcome::kWrong, .detail = why, .kernel = *kernel};
+  };
+  if (const std::string why = run_prefill(*run); !why.empty()) return wrong(why);
   if (runtime::may_split_query(random_case.problem)) {
     Result<runtime::PrefillRun> other = runtime::PrefillRun::create(
         runtime::prefill_inputs(in_other_form(spec, seed, random_case)), options, executor);
-    if (!other.ok()) return {Outcome::kWrong, other.status().message()};
+    if (!other.ok()) return wrong(other.status().message());
     for (const Status& status : {other->run(), other->fetch()}) {
-      if (!status.ok()) return {Outcome::kWrong, status.message()};
+      if (!status.ok()) return wrong(status.message());
     }
-    if (bytes != other->bytes()) return {Outcome::kWrong, kFormsDiffer};
+    if (run->bytes() != other->bytes()) return wrong(kFormsDiffer);
   }
   const Result<runtime::Comparison> comparison = runtime::compare_prefill(inputs, options, run->results());
   if (!comparison.ok()) return failed(comparison.status());
+  if (comparison->ok() && spec.edges.present()) {
+    const std::string why = check_prefill_edges(spec, with_edges, *run, *kernel, executor);
+    if (!why.empty()) return wrong(why);
+  }
   return {comparison->ok() ? Outcome::kRight : Outcome::kWrong, runtime::to_string(*comparison),
           comparison->relative_error, *kernel};
 }

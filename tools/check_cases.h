@@ -52,6 +52,8 @@ std::vector<runtime::CaseSpec> random_shard_cases(int count, std::uint64_t seed)
 /// Gives two of three cases of a random suite whose rows are 512 elements in bytes another such format.
 /// The other draws of a seed are as if there were none.
 void draw_records(std::uint64_t seed, int number, runtime::CaseSpec& spec);
+/// Gives one of three cases of a random suite edges of the layer, and says so in its name; likewise.
+void draw_edges(std::uint64_t seed, int number, runtime::CaseSpec& spec);
 /// Is it one of these random suites?
 bool is_random_suite(const std::string& suite);
 

@@ -226,6 +226,7 @@ CaseSpec random_prefill_case(std::uint64_t seed, int number) {
   spec.split_query = runtime::may_split_query(runtime::problem_of(spec)) && draw.one_in(3);
   draw_records(seed, number, spec);
   spec.name = fmt::format("random prefill {} s_q{}", number, query_tokens);
+  draw_edges(seed, number, spec);
   return spec;
 }
 

@@ -212,33 +212,6 @@ void draw_shard(Draw& draw, CaseSpec& spec) {
   spec.shard = {draw.from(0, world - 1), world, draw.of({1, 1, 2, 16, 64, 70})};
 }
 
-/// Draws the edges of a layer that the call has.
-void draw_edges(Draw draw, CaseSpec& spec) {
-  if (!draw.one_in(3) || spec.shard.world > 1) return;
-  runtime::EdgeSpec& edges = spec.edges;
-  const auto columns = [&](int dim) {
-    const int most = std::min(dim, 1024) / 16;
-    return most == 0 ? 0 : draw.one_in(2) ? std::min(64, 16 * most) : 16 * draw.from(1, most);
-  };
-  if (!spec.e4m3_query && spec.qk_dim % 8 == 0 && !draw.one_in(4)) {
-    if (!spec.split_query && draw.one_in(2)) edges.norm = draw.of({1e-6F, 0.5F});
-    if (edges.norm == 0 || !draw.one_in(4)) edges.q_columns = columns(spec.split_query ? 64 : spec.qk_dim);
-  }
-  if (spec.v_dim % 8 == 0 && !draw.one_in(4)) {
-    if (spec.v_dim % 128 == 0 && draw.one_in(2)) {
-      edges.fp8_columns = draw.of({128, 32});
-      edges.fp8_groups = spec.heads % 8 == 0 && draw.one_in(2) ? 8 : 1;
-      edges.keeps_out = draw.one_in(2);
-    }
-    if (edges.fp8_columns == 0 || !draw.one_in(4)) edges.out_columns = columns(spec.v_dim);
-  }
-  edges.pairs = draw.of({RotaryPairs::kNeighbours, RotaryPairs::kNeighbours, RotaryPairs::kHalves});
-  edges.layout = draw.of({RotaryTable::kHalves, RotaryTable::kInterleaved});
-  edges.wide_positions = draw.one_in(2);
-  edges.bf16_table = draw.one_in(3);
-  if (edges.has_query() || edges.has_output()) spec.name += " with edges";
-}
-
 /// Draws how the case is run: by a plan that was made at other lengths, as a graph, by a kernel by name. Cuts
 /// of batch_invariant follow from lengths, so that its plans are made at their own; graphs have no plan of
 /// prefixes.
@@ -320,12 +293,39 @@ CaseSpec random_separate_case(std::uint64_t seed, int number) {
 
 /// The case with a draw of how it is run. Draws of what is in the case are as if there were none.
 CaseSpec used(std::uint64_t seed, int number, CaseSpec spec) {
-  draw_edges(Draw(seed ^ 0x6564676573ULL, number), spec);
+  draw_edges(seed, number, spec);
   draw_use(Draw(~seed, ~static_cast<std::uint64_t>(number)), spec);
   return spec;
 }
 
 }  // namespace
+
+void draw_edges(std::uint64_t seed, int number, CaseSpec& spec) {
+  Draw draw(seed ^ 0x6564676573ULL, number);
+  if (!draw.one_in(3) || spec.shard.world > 1) return;
+  runtime::EdgeSpec& edges = spec.edges;
+  const auto columns = [&](int dim) {
+    const int most = std::min(dim, 1024) / 16;
+    return most == 0 ? 0 : draw.one_in(2) ? std::min(64, 16 * most) : 16 * draw.from(1, most);
+  };
+  if (!spec.e4m3_query && spec.qk_dim % 8 == 0 && !draw.one_in(4)) {
+    if (!spec.split_query && draw.one_in(2)) edges.norm = draw.of({1e-6F, 0.5F});
+    if (edges.norm == 0 || !draw.one_in(4)) edges.q_columns = columns(spec.split_query ? 64 : spec.qk_dim);
+  }
+  if (spec.v_dim % 8 == 0 && !draw.one_in(4)) {
+    if (spec.v_dim % 128 == 0 && draw.one_in(2)) {
+      edges.fp8_columns = draw.of({128, 32});
+      edges.fp8_groups = spec.heads % 8 == 0 && draw.one_in(2) ? 8 : 1;
+      edges.keeps_out = draw.one_in(2);
+    }
+    if (edges.fp8_columns == 0 || !draw.one_in(4)) edges.out_columns = columns(spec.v_dim);
+  }
+  edges.pairs = draw.of({RotaryPairs::kNeighbours, RotaryPairs::kNeighbours, RotaryPairs::kHalves});
+  edges.layout = draw.of({RotaryTable::kHalves, RotaryTable::kInterleaved});
+  edges.wide_positions = draw.one_in(2);
+  edges.bf16_table = draw.one_in(3);
+  if (edges.present()) spec.name += " with edges";
+}
 
 void draw_records(std::uint64_t seed, int number, CaseSpec& spec) {
   const LatentFormat& format = format_of(spec.format, ScalePlace::kAuto);

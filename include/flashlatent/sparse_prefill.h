@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "flashlatent/backend.h"
+#include "flashlatent/edges.h"
 #include "flashlatent/problem.h"
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"
@@ -40,13 +41,19 @@ struct SparsePrefillInputs {
   ConstTensorView extra_topk_length;  ///< int32 (s_q), optional, as topk_length.
 
   ConstTensorView kv_scale;  ///< fp32 (1), optional, only with e4m3: an element is e4m3 * scale. Absent: 1.
+
+  // The edges of a layer, as in DecodeInputs, with positions (s_q).
+  float q_norm = 0;
+  Rotation q_rotate;
+  Rotation out_rotate;
 };
 
 /// A query token without any token to attend to has out = 0 and max_logits = lse = -inf.
 struct SparsePrefillOutputs {
-  TensorView out;         ///< (s_q, h_q, v_dim), q's dtype.
-  TensorView max_logits;  ///< fp32 (s_q, h_q), any strides: the largest softmax_scale * q . k.
-  TensorView lse;         ///< fp32 (s_q, h_q), any strides, natural logarithm.
+  TensorView out;          ///< (s_q, h_q, v_dim), q's dtype.
+  TensorView max_logits;   ///< fp32 (s_q, h_q), any strides: the largest softmax_scale * q . k.
+  TensorView lse;          ///< fp32 (s_q, h_q), any strides, natural logarithm.
+  Fp8Output out_fp8 = {};  ///< Only with SparsePrefillOptions::out_edge, as DecodeOutputs::out_fp8.
 };
 
 struct SparsePrefillOptions {
@@ -55,10 +62,12 @@ struct SparsePrefillOptions {
   int v_dim = 512;                            ///< How many first elements of a row of kv are V.
   CacheFormat format = {};                    ///< Of a kv of bytes, as for infer_problem().
   std::optional<KvFormat> extra_format = {};  ///< Of an extra_kv_cache of bytes, likewise.
+  bool out_edge = false;                      ///< The call has out_fp8. out_rotate sets it, too.
 };
 
-/// Bytes of the workspace that sparse_prefill() needs; 0 on CUDA. They depend on shapes and dtypes; no
-/// element is read. Errors: those of sparse_prefill() about inputs.
+/// Bytes of the workspace that sparse_prefill() needs; on CUDA those of the edges alone: a query with q_norm
+/// or q_rotate, an output with out_edge. They depend on shapes and dtypes; no element is read. Errors: those
+/// of sparse_prefill() about inputs.
 Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& inputs,
                                                    const SparsePrefillOptions& options,
                                                    const Executor& executor);
@@ -66,7 +75,7 @@ Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& in
 /// For query token t and query head h, over the tokens of kv (and of extra_kv_cache) that t's indices name:
 ///   S = softmax_scale * q . K^T;  out = softmax(S) . V;  max_logits = max S;  lse = ln sum exp S.
 /// `workspace` is aligned to 256 bytes and holds nothing from one call to the next. On CUDA the call is one
-/// launch, which a graph can capture.
+/// launch, and one for each edge, which a graph can capture.
 /// Errors: kInvalidArgument (a tensor or option that does not fit, by name), kUnsupported (no kernel of the
 /// backend takes it; says why), kUnavailable, kExhausted (`workspace` is too small); after any of them
 /// nothing was written.

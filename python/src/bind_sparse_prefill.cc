@@ -6,6 +6,7 @@
 #include "python/src/cache_operation.h"
 #include "python/src/check.h"
 #include "python/src/decode_arguments.h"
+#include "python/src/layer_edges.h"
 #include "python/src/memory.h"
 
 namespace flashlatent::python {
@@ -19,7 +20,8 @@ nb::tuple sparse_prefill_arrays(
     nb::handle kv_scale, std::optional<std::string_view> kv_format, std::optional<std::string_view> scales,
     std::optional<std::string_view> extra_kv_format, nb::object out, nb::object max_logits, nb::object lse,
     nb::handle workspace, nb::handle stream, int threads, const std::string& kernel,
-    std::optional<bool> wanted_check, nb::handle q_rope) {
+    std::optional<bool> wanted_check, nb::handle q_rope, float q_norm, nb::handle q_rotate,
+    nb::handle out_rotate, nb::handle out_fp8) {
   const std::optional<Dtype> bits = sixteen_bits_of(dtype);
   const Array q_array = Array::read("q", q, bits);
   const Array rope_array = Array::read("q_rope", q_rope, bits);
@@ -31,6 +33,7 @@ nb::tuple sparse_prefill_arrays(
   const Array extra_indices_array = Array::read("extra_indices", extra_indices);
   const Array extra_length_array = Array::read("extra_topk_length", extra_topk_length);
   const Array scale_array = Array::read("kv_scale", kv_scale);
+  const LayerEdgeArrays edges(q_rotate, out_rotate, out_fp8);
   refuse_unused_dtype(bits, q_array.integers() || kv_array.integers() || extra_array.integers());
   SparsePrefillInputs inputs;
   inputs.q = q_array.view();
@@ -46,8 +49,14 @@ nb::tuple sparse_prefill_arrays(
   inputs.extra_indices = extra_indices_array.view();
   inputs.extra_topk_length = extra_length_array.view();
   inputs.kv_scale = scale_array.view();
-  const SparsePrefillOptions options{
-      .softmax_scale = softmax_scale, .v_dim = v_dim, .format = format, .extra_format = extra_format};
+  inputs.q_norm = q_norm;
+  inputs.q_rotate = edges.q.rotation;
+  inputs.out_rotate = edges.out.rotation;
+  const SparsePrefillOptions options{.softmax_scale = softmax_scale,
+                                     .v_dim = v_dim,
+                                     .format = format,
+                                     .extra_format = extra_format,
+                                     .out_edge = !out_fp8.is_none()};
 
   const Device device = inputs.q.device;
   Executor executor = executor_on(device, threads, kernel);
@@ -58,14 +67,15 @@ nb::tuple sparse_prefill_arrays(
   check_inputs(wanted_check, call.problem, call.inputs, q, device, work.handle(), "query token");
 
   const std::int64_t s_q = inputs.q.shape[0], h_q = inputs.q.shape[1];
-  const bool new_out = out.is_none(), new_max = max_logits.is_none(), new_lse = lse.is_none();
+  const bool new_out = out.is_none() && out_fp8.is_none(), new_max = max_logits.is_none(),
+             new_lse = lse.is_none();
   if (new_out) out = empty_like(q, {s_q, h_q, v_dim});
   if (new_max) max_logits = empty_like(q, {s_q, h_q}, "float32");
   if (new_lse) lse = empty_like(q, {s_q, h_q}, "float32");
   const Array out_array = Array::output("out", out, bits, new_out);
   const Array max_array = Array::output("max_logits", max_logits, {}, new_max);
   const Array lse_array = Array::output("lse", lse, {}, new_lse);
-  const SparsePrefillOutputs outputs{out_array.view(), max_array.view(), lse_array.view()};
+  const SparsePrefillOutputs outputs{out_array.view(), max_array.view(), lse_array.view(), edges.fp8()};
 
   Buffer own;
   std::optional<Array> given;
@@ -93,7 +103,8 @@ void bind_sparse_prefill(nb::module_& module) {
              "scales"_a = nb::none(), "extra_kv_format"_a = nb::none(), "out"_a = nb::none(),
              "max_logits"_a = nb::none(), "lse"_a = nb::none(), "workspace"_a = nb::none(),
              "stream"_a = nb::none(), "threads"_a = 0, "kernel"_a = "", "check_inputs"_a = nb::none(),
-             "q_rope"_a = nb::none(),
+             "q_rope"_a = nb::none(), "q_norm"_a = 0.0F, "q_rotate"_a = nb::none(),
+             "out_rotate"_a = nb::none(), "out_fp8"_a = nb::none(),
              R"(Sparse prefill; returns (out, max_logits, lse).
 
 Each query token attends to the tokens that its own indices name: S = softmax_scale * q . K^T over these,
@@ -115,10 +126,12 @@ dtype          'bf16': 16-bit integer arrays hold bf16
 kv_scale       fp32 (1), of an e4m3 cache: an element of kv (and extra_kv_cache) is e4m3 * scale; 1 if not given
 out            q's dtype (s_q, h_q, v_dim); made if not given. 0 where a query token has nothing to attend to
 max_logits, lse  fp32 (s_q, h_q), natural; made if not given. -inf where a query token has nothing to attend to
+q_norm, q_rotate, out_rotate, out_fp8  as in flashlatent.decode(), with positions (s_q); on a GPU each edge is a
+               launch of its own
 workspace, stream, threads, kernel, check_inputs  as in flashlatent.decode()
 
-On a GPU d is 576 or 512 and v_dim 512, and a call takes no workspace; what no kernel takes raises UnsupportedError,
-which says why. Raises InvalidArgumentError (a ValueError), which names the array that does not fit.)");
+On a GPU d is 576 or 512 and v_dim 512, and a call without edges takes no workspace; what no kernel takes raises
+UnsupportedError, which says why. Raises InvalidArgumentError (a ValueError), which names the array that does not fit.)");
 }
 
 }  // namespace flashlatent::python

@@ -9,50 +9,6 @@
 
 namespace flashlatent::python {
 
-namespace {
-
-constexpr RotationNames kQueryRotation = {"q_rotate.positions", "q_rotate.table", "q_rotate.pairs",
-                                          "q_rotate.table_layout"};
-constexpr RotationNames kOutputRotation = {"out_rotate.positions", "out_rotate.table", "out_rotate.pairs",
-                                           "out_rotate.table_layout"};
-
-/// The items of a tuple, from `least` to `most` of them.
-nb::tuple tuple_of(const char* name, nb::handle given, std::size_t least, std::size_t most,
-                   const char* what) {
-  const bool is_tuple = nb::isinstance<nb::tuple>(given);
-  if (!is_tuple || nb::len(given) < least || nb::len(given) > most) {
-    refuse(name, " is a ", type_of(given), is_tuple ? message(" of ", nb::len(given)) : "", "; a tuple ",
-           what, " is expected");
-  }
-  return nb::borrow<nb::tuple>(given);
-}
-
-std::string_view text_of(const char* name, nb::handle given) {
-  std::string_view text;
-  if (!nb::try_cast(given, text)) refuse(name, " is a ", type_of(given), "; a str is expected");
-  return text;
-}
-
-/// The items live as long as the tuple, which the caller holds.
-RotationArguments rotation_of(const char* name, nb::handle given) {
-  RotationArguments said{Py_None, Py_None, "gptj", "halves"};
-  if (given.is_none()) return said;
-  const nb::tuple items = tuple_of(name, given, 2, 4, "(positions, table), or with pairs and table_layout");
-  said.positions = nb::handle(items[0]);
-  said.table = nb::handle(items[1]);
-  if (nb::len(items) > 2) said.pairs = text_of(message(name, ".pairs").c_str(), nb::handle(items[2]));
-  if (nb::len(items) > 3) said.layout = text_of(message(name, ".table_layout").c_str(), nb::handle(items[3]));
-  return said;
-}
-
-std::pair<nb::handle, nb::handle> fp8_of(const char* name, nb::handle given) {
-  if (given.is_none()) return {Py_None, Py_None};
-  const nb::tuple items = tuple_of(name, given, 2, 2, "(codes, scales)");
-  return {nb::handle(items[0]), nb::handle(items[1])};
-}
-
-}  // namespace
-
 InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_bits)
     : q_(Array::read("q", h.q, sixteen_bits)),
       kv_cache_(Array::read("kv_cache", h.kv_cache, sixteen_bits)),
@@ -89,10 +45,7 @@ InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_
            "extra cache of uint8 (pages, page_bytes)");
   }
   if (!h.q_rotate.is_none() || !h.out_rotate.is_none() || !h.out_fp8.is_none()) {
-    const auto [codes, scales] = fp8_of("out_fp8", h.out_fp8);
-    edges_.emplace(Edges{RotationArrays(rotation_of("q_rotate", h.q_rotate), kQueryRotation),
-                         RotationArrays(rotation_of("out_rotate", h.out_rotate), kOutputRotation),
-                         Array::output("out_fp8.codes", codes), Array::output("out_fp8.scales", scales)});
+    edges_.emplace(h.q_rotate, h.out_rotate, h.out_fp8);
   }
   if (!h.key_cache.is_none()) {
     separate_.emplace(KeysAndValues{
@@ -190,8 +143,7 @@ DecodeInputs InputArrays::inputs() const {
 }
 
 Fp8Output InputArrays::out_fp8() const {
-  if (!edges_) return {};
-  return {edges_->codes.view(), edges_->scales.view()};
+  return edges_ ? edges_->fp8() : Fp8Output{};
 }
 
 void InputArrays::check_dtype(std::optional<Dtype> dtype) const {

@@ -9,7 +9,7 @@
 #include "flashlatent/decode.h"
 #include "python/src/arguments.h"
 #include "python/src/array.h"
-#include "python/src/token_edges.h"
+#include "python/src/layer_edges.h"
 
 namespace flashlatent::python {
 
@@ -164,11 +164,6 @@ class InputArrays {
     Array kv, q;
   };
 
-  struct Edges {
-    RotationArrays q, out;
-    Array codes, scales;
-  };
-
   struct Extra {
     Array kv_cache, indices, topk_length, block_table, cache_seqlens;
   };
@@ -182,7 +177,7 @@ class InputArrays {
   std::optional<Scales> scales_;
   std::optional<KeysAndValues> separate_;
   float q_norm_;
-  std::optional<Edges> edges_;
+  std::optional<LayerEdgeArrays> edges_;
 };
 
 /// (rank, world, run); all tokens if there is none.

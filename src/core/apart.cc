@@ -20,6 +20,19 @@ ConstTensorView bytes_of(Memory memory, Device device) {
   return {memory.data, Dtype::kU8, {static_cast<std::int64_t>(memory.bytes)}, device};
 }
 
+/// Appends the tensors of a call's rotations.
+template <class Inputs>
+NamedView* add_rotations(const Inputs& inputs, NamedView* next) {
+  for (const RotationInput<Inputs>& input : kRotationInputs<Inputs>) {
+    const Rotation& rotation = inputs.*input.rotation;
+    *next++ = {input.positions, &rotation.positions};
+    *next++ = {input.table, &rotation.table};
+  }
+  return next;
+}
+template <class Inputs>
+constexpr std::size_t kRotationTensors = 2 * std::size(kRotationInputs<Inputs>);
+
 }  // namespace
 
 bool elements_are_apart(const ConstTensorView& view) {
@@ -84,17 +97,12 @@ Status expect_apart(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
                                              {"workspace", &space},
                                              {"out_fp8.codes", &codes},
                                              {"out_fp8.scales", &scales}}};
-  std::array<NamedView, std::size(kDecodeInputs) + 2 * std::size(kRotationInputs) + 1> read;
-  auto next = std::transform(std::begin(kDecodeInputs), std::end(kDecodeInputs), read.begin(),
-                             [&](const DecodeInput& input) {
-                               return NamedView{input.name, &(inputs.*input.view)};
-                             });
-  for (const RotationInput& input : kRotationInputs) {
-    const Rotation& rotation = inputs.*input.rotation;
-    *next++ = {input.positions, &rotation.positions};
-    *next++ = {input.table, &rotation.table};
-  }
-  *next = {"plan", &planned};
+  std::array<NamedView, std::size(kDecodeInputs) + kRotationTensors<DecodeInputs> + 1> read;
+  auto* next = std::transform(std::begin(kDecodeInputs), std::end(kDecodeInputs), read.data(),
+                              [&](const DecodeInput& input) {
+                                return NamedView{input.name, &(inputs.*input.view)};
+                              });
+  *add_rotations(inputs, next) = {"plan", &planned};
   return expect_apart(written, read);
 }
 
@@ -102,18 +110,25 @@ Status expect_apart(const SparsePrefillInputs& inputs, const SparsePrefillOutput
                     Device device) {
   const ConstTensorView out = outputs.out, max_logits = outputs.max_logits, lse = outputs.lse,
                         space = bytes_of(workspace, device);
-  const std::array<NamedView, 4> written = {
-      {{"out", &out}, {"max_logits", &max_logits}, {"lse", &lse}, {"workspace", &space}}};
-  const std::array<NamedView, 10> read = {{{"q", &inputs.q},
-                                           {"q_rope", &inputs.q_rope},
-                                           {"kv", &inputs.kv},
-                                           {"indices", &inputs.indices},
-                                           {"topk_length", &inputs.topk_length},
-                                           {"attn_sink", &inputs.attn_sink},
-                                           {"extra_kv_cache", &inputs.extra_kv_cache},
-                                           {"extra_indices", &inputs.extra_indices},
-                                           {"extra_topk_length", &inputs.extra_topk_length},
-                                           {"kv_scale", &inputs.kv_scale}}};
+  const ConstTensorView codes = outputs.out_fp8.codes, scales = outputs.out_fp8.scales;
+  const std::array<NamedView, 6> written = {{{"out", &out},
+                                             {"max_logits", &max_logits},
+                                             {"lse", &lse},
+                                             {"workspace", &space},
+                                             {"out_fp8.codes", &codes},
+                                             {"out_fp8.scales", &scales}}};
+  std::array<NamedView, 10 + kRotationTensors<SparsePrefillInputs>> read = {
+      {{"q", &inputs.q},
+       {"q_rope", &inputs.q_rope},
+       {"kv", &inputs.kv},
+       {"indices", &inputs.indices},
+       {"topk_length", &inputs.topk_length},
+       {"attn_sink", &inputs.attn_sink},
+       {"extra_kv_cache", &inputs.extra_kv_cache},
+       {"extra_indices", &inputs.extra_indices},
+       {"extra_topk_length", &inputs.extra_topk_length},
+       {"kv_scale", &inputs.kv_scale}}};
+  add_rotations(inputs, read.data() + read.size() - kRotationTensors<SparsePrefillInputs>);
   return expect_apart(written, read);
 }
 

@@ -1,6 +1,8 @@
 // The tensors of DecodeInputs by name, for those who read, copy or write all of them.
 #pragma once
 
+#include <iterator>
+
 #include "flashlatent/decode.h"
 
 namespace flashlatent {
@@ -31,18 +33,20 @@ inline constexpr DecodeInput kDecodeInputs[] = {{"q", &DecodeInputs::q},
                                                 {"extra_topk_length", &DecodeInputs::extra_topk_length},
                                                 {"extra_block_table", &DecodeInputs::extra_block_table},
                                                 {"extra_cache_seqlens", &DecodeInputs::extra_cache_seqlens}};
-/// Those of rotations.
+/// Those of rotations, of DecodeInputs or SparsePrefillInputs.
+template <class Inputs>
 struct RotationInput {
   const char *positions, *table;
-  Rotation DecodeInputs::*rotation;
+  Rotation Inputs::*rotation;
 };
-inline constexpr RotationInput kRotationInputs[] = {
-    {"q_rotate.positions", "q_rotate.table", &DecodeInputs::q_rotate},
-    {"out_rotate.positions", "out_rotate.table", &DecodeInputs::out_rotate}};
+template <class Inputs>
+inline constexpr RotationInput<Inputs> kRotationInputs[] = {
+    {"q_rotate.positions", "q_rotate.table", &Inputs::q_rotate},
+    {"out_rotate.positions", "out_rotate.table", &Inputs::out_rotate}};
 
 static_assert(sizeof(DecodeInputs) == sizeof(kDecodeInputs) / sizeof(DecodeInput) * sizeof(ConstTensorView) +
                                           alignof(DecodeInputs) +  // q_norm
-                                          sizeof(kRotationInputs) / sizeof(RotationInput) * sizeof(Rotation),
+                                          std::size(kRotationInputs<DecodeInputs>) * sizeof(Rotation),
               "all of them");
 
 }  // namespace flashlatent

@@ -82,38 +82,46 @@ TensorView output_shape(const DecodeProblem& problem, const DecodeInputs& inputs
   return {nullptr, cache.dtype, {query.batch, query.tokens, query.heads, cache.v_dim}, device};
 }
 
+Status expect_query_edge(const ConstTensorView& q, const ConstTensorView& q_rope, float norm,
+                         const Rotation& rotate, Device device) {
+  FLASHLATENT_RETURN_IF_ERROR(expect_epsilon("q_norm", norm));
+  const bool parts = q_rope.present();
+  if (parts && norm != 0) {
+    return invalid_argument("q_norm is ", norm, " and q_rope is ", to_string(q_rope),
+                            "; a query in two parts is rotated alone");
+  }
+  return expect_rotation(rotate, kQueryRotation, parts ? "q_rope" : "q", parts ? q_rope : q, device);
+}
+
+Status expect_output_edge(bool out_edge, const ConstTensorView& out, const Rotation& rotate,
+                          const Fp8Output& fp8, Device device) {
+  const bool given = rotate.present() || fp8.present();
+  if (!out_edge) {
+    if (!given) return {};
+    return invalid_argument(fp8.present() ? "out_fp8" : "out_rotate",
+                            " is given, but the options have out_edge off");
+  }
+  if (!given) return invalid_argument("out_rotate and out_fp8 are missing, but the options have out_edge");
+  FLASHLATENT_RETURN_IF_ERROR(expect_rotation(rotate, kOutputRotation, "out", out, device));
+  if (!fp8.present()) return {};
+  return expect_fp8_output(fp8, {"out_fp8.codes", "out_fp8.scales", "out"}, out, device);
+}
+
 Status validate_query_edge(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const bool given = inputs.q_norm != 0 || inputs.q_rotate.present();
   if (!problem.options.q_edge) {
     if (!given) return {};
     return invalid_argument(inputs.q_norm != 0 ? "q_norm" : "q_rotate",
-                            " is given, but the problem has q_edge off");
+                            " is given, but the options have q_edge off");
   }
-  if (!given) return invalid_argument("q_norm and q_rotate are missing, but the problem has q_edge");
-  FLASHLATENT_RETURN_IF_ERROR(expect_epsilon("q_norm", inputs.q_norm));
-  const bool parts = inputs.q_rope.present();
-  if (parts && inputs.q_norm != 0) {
-    return invalid_argument("q_norm is ", inputs.q_norm, " and q_rope is ", to_string(inputs.q_rope),
-                            "; a query in two parts is rotated alone");
-  }
-  return expect_rotation(inputs.q_rotate, kQueryRotation, parts ? "q_rope" : "q",
-                         parts ? inputs.q_rope : inputs.q, device);
+  if (!given) return invalid_argument("q_norm and q_rotate are missing, but the options have q_edge");
+  return expect_query_edge(inputs.q, inputs.q_rope, inputs.q_norm, inputs.q_rotate, device);
 }
 
 Status validate_output_edge(const DecodeProblem& problem, const DecodeInputs& inputs,
                             const DecodeOutputs& outputs, Device device) {
-  const bool cast = outputs.out_fp8.present();
-  if (!problem.options.out_edge) {
-    if (!inputs.out_rotate.present() && !cast) return {};
-    return invalid_argument(cast ? "out_fp8" : "out_rotate", " is given, but the problem has out_edge off");
-  }
-  if (!inputs.out_rotate.present() && !cast) {
-    return invalid_argument("out_rotate and out_fp8 are missing, but the problem has out_edge");
-  }
-  const TensorView out = output_shape(problem, inputs, device);
-  FLASHLATENT_RETURN_IF_ERROR(expect_rotation(inputs.out_rotate, kOutputRotation, "out", out, device));
-  if (!cast) return {};
-  return expect_fp8_output(outputs.out_fp8, {"out_fp8.codes", "out_fp8.scales", "out"}, out, device);
+  return expect_output_edge(problem.options.out_edge, output_shape(problem, inputs, device),
+                            inputs.out_rotate, outputs.out_fp8, device);
 }
 
 }  // namespace flashlatent

@@ -34,6 +34,14 @@ Status expect_rotation(const Rotation& rotate, const RotationNames& names, const
 Status expect_fp8_output(const Fp8Output& fp8, const Fp8Names& names, const ConstTensorView& out,
                          Device device);
 
+/// The edge of a query, (tokens, heads, d) or (batch, s_q, heads, d), whose parts fit each other.
+Status expect_query_edge(const ConstTensorView& q, const ConstTensorView& q_rope, float norm,
+                         const Rotation& rotate, Device device);
+
+/// The edge of an output, of which only the shape is read, if the options say that there is one.
+Status expect_output_edge(bool out_edge, const ConstTensorView& out, const Rotation& rotate,
+                          const Fp8Output& fp8, Device device);
+
 /// The edges of a decode call, of whose other inputs the shapes fit the problem.
 Status validate_query_edge(const DecodeProblem& problem, const DecodeInputs& inputs, Device device);
 Status validate_output_edge(const DecodeProblem& problem, const DecodeInputs& inputs,

@@ -45,6 +45,13 @@ FusedEdges fused_edges(const Selection& selection, const DecodeProblem& problem,
   return selection.kernel->fuses(problem, selection.geometry, inputs, outputs);
 }
 
+WorkspaceSize workspace_with_edges(std::size_t own, const DecodeProblem& problem) {
+  const std::size_t edges = edge_room(problem).bytes();
+  if (edges == 0) return {own, own};
+  const std::size_t begin = (own + 255) / 256 * 256;
+  return {begin + edges, begin};
+}
+
 LayerEdges::LayerEdges(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
                        FusedEdges fused, void* room)
     : given_(inputs),

@@ -72,16 +72,9 @@ struct Lengths {
   }
 };
 
-/// The bytes of a call's workspace, and where those of its edges begin.
-struct WorkspaceSize {
-  std::size_t bytes, edges;
-};
 template <class Choice>
 WorkspaceSize workspace_of(const Choice& choice) {
-  const std::size_t own = choice.selection.workspace_bytes, edges = edge_room(choice.problem).bytes();
-  if (edges == 0) return {own, own};
-  const std::size_t begin = (own + 255) / 256 * 256;
-  return {begin + edges, begin};
+  return workspace_with_edges(choice.selection.workspace_bytes, choice.problem);
 }
 
 /// Checks what schedule() is given, and holds this rank's tokens in the plan.
@@ -290,9 +283,8 @@ Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
 Result<std::string> Plan::running_kernel(const DecodeInputs& inputs, const DecodeOutputs& outputs) const {
   const auto& [problem, executor, device, selection] = *choice_;
   FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device));
-  // The room of edges is aligned, as in the workspace; nothing is read there.
   const LayerEdges edges(problem, inputs, outputs, fused_edges(selection, problem, inputs, outputs),
-                         reinterpret_cast<void*>(std::uintptr_t{256}));
+                         kUnreadRoom);
   FLASHLATENT_ASSIGN_OR_RETURN(
       const DecodeKernel* kernel,
       kernel_of_call(*selection.kernel, problem, edges.inputs(), edges.outputs(), executor.kernel));

@@ -1,12 +1,14 @@
 #include "dispatch/sparse_prefill.h"
 
 #include "core/apart.h"
+#include "core/edge_check.h"
 #include "core/expect.h"
 #include "core/formats/formats.h"
 #include "core/message.h"
 #include "core/query_parts.h"
 #include "core/validate.h"
 #include "dispatch/checked.h"
+#include "dispatch/layer_edges.h"
 #include "dispatch/select.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
@@ -75,13 +77,18 @@ Status validate_shapes(const SparsePrefillInputs& inputs, const CacheFormat& for
       FLASHLATENT_RETURN_IF_ERROR(expect_strided(name, *view, Dtype::kI32, device, {s_q}));
     }
   }
-  return {};
+  return expect_query_edge(q, inputs.q_rope, inputs.q_norm, inputs.q_rotate, device);
 }
 
-Status validate_outputs(const DecodeProblem& problem, const SparsePrefillOutputs& outputs, Device device) {
-  const std::int64_t s_q = problem.query.batch, h_q = problem.query.heads;
+Status validate_outputs(const DecodeProblem& problem, const SparsePrefillInputs& inputs,
+                        const SparsePrefillOutputs& outputs, Device device) {
+  const std::int64_t s_q = problem.query.batch, h_q = problem.query.heads, v_dim = problem.cache.v_dim;
+  const TensorView out(nullptr, problem.cache.dtype, {s_q, h_q, v_dim}, device);
   FLASHLATENT_RETURN_IF_ERROR(
-      expect_strided("out", outputs.out, problem.cache.dtype, device, {s_q, h_q, problem.cache.v_dim}));
+      expect_output_edge(problem.options.out_edge, out, inputs.out_rotate, outputs.out_fp8, device));
+  if (outputs.out.present() || !outputs.out_fp8.present()) {
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("out", outputs.out, out.dtype, device, {s_q, h_q, v_dim}));
+  }
   FLASHLATENT_RETURN_IF_ERROR(expect("max_logits", outputs.max_logits, Dtype::kF32, device, {s_q, h_q}));
   return expect("lse", outputs.lse, Dtype::kF32, device, {s_q, h_q});
 }
@@ -104,8 +111,21 @@ struct Chosen {
   SparsePrefillCall call;
   Selection selection;
 
-  std::size_t workspace_bytes() const { return aligned(selection.plan_bytes) + selection.workspace_bytes; }
+  WorkspaceSize workspace() const {
+    return workspace_with_edges(aligned(selection.plan_bytes) + selection.workspace_bytes, call.problem);
+  }
 };
+
+DecodeOutputs decode_outputs_of(const SparsePrefillOutputs& outputs) {
+  const TensorView out = outputs.out.present() ? with_query_token(outputs.out) : TensorView();
+  return {out, with_last_query_token(outputs.lse), outputs.out_fp8};
+}
+
+/// The call's tensors as its kernel sees them. No kernel has edges in its own passes where CTAs take whole
+/// query tokens.
+LayerEdges edges_of(const Chosen& chosen, const DecodeOutputs& outputs, void* room) {
+  return {chosen.call.problem, chosen.call.inputs, outputs, FusedEdges{}, room};
+}
 
 /// Makes the plan at the begin of the workspace and returns it.
 Memory build_plan(const Selection& selection, const PlanLengths& lengths, Memory workspace) {
@@ -148,8 +168,12 @@ Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const Spa
   call.inputs.extra_indices = inputs.extra_indices;
   call.inputs.extra_topk_length = inputs.extra_topk_length;
   call.inputs.kv_scale = inputs.kv_scale;
+  call.inputs.q_norm = inputs.q_norm;
+  call.inputs.q_rotate = with_query_token(inputs.q_rotate);
+  call.inputs.out_rotate = with_query_token(inputs.out_rotate);
   DecodeProblem::Options decode_options;
   decode_options.softmax_scale = options.softmax_scale;
+  decode_options.out_edge = options.out_edge;
   FLASHLATENT_ASSIGN_OR_RETURN(call.problem, infer_problem(call.inputs, options.v_dim, decode_options,
                                                            options.format, options.extra_format));
   FLASHLATENT_RETURN_IF_ERROR(validate_inputs(call.problem, call.inputs, device));
@@ -160,17 +184,18 @@ Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& in
                                                    const SparsePrefillOptions& options,
                                                    const Executor& executor) {
   FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose_kernel(inputs, options, executor));
-  return chosen.workspace_bytes();
+  return chosen.workspace().bytes;
 }
 
 Result<std::string> sparse_prefill_kernel(const SparsePrefillInputs& inputs,
                                           const SparsePrefillOutputs& outputs,
                                           const SparsePrefillOptions& options, const Executor& executor) {
   FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose_kernel(inputs, options, executor));
-  const DecodeOutputs decode{with_query_token(outputs.out), with_last_query_token(outputs.lse)};
+  const DecodeOutputs decode = decode_outputs_of(outputs);
+  const LayerEdges edges = edges_of(chosen, decode, kUnreadRoom);
   FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* kernel,
-                               kernel_of_call(*chosen.selection.kernel, chosen.call.problem,
-                                              chosen.call.inputs, decode, executor.kernel));
+                               kernel_of_call(*chosen.selection.kernel, chosen.call.problem, edges.inputs(),
+                                              edges.outputs(), executor.kernel));
   return std::string(kernel->name);
 }
 
@@ -179,24 +204,29 @@ Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutp
   FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose_kernel(inputs, options, executor));
   const DecodeProblem& problem = chosen.call.problem;
   const Selection& selection = chosen.selection;
-  FLASHLATENT_RETURN_IF_ERROR(validate_outputs(problem, outputs, device_of(executor)));
-  FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, chosen.workspace_bytes(), kAlignment));
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect_apart(inputs, outputs, {workspace.data, chosen.workspace_bytes()}, device_of(executor)));
+  const Device device = device_of(executor);
+  const WorkspaceSize size = chosen.workspace();
+  FLASHLATENT_RETURN_IF_ERROR(validate_outputs(problem, inputs, outputs, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, size.bytes, kAlignment));
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart(inputs, outputs, {workspace.data, size.bytes}, device));
   if (problem.query.batch == 0) return {};
-  const DecodeInputs& decode_inputs = chosen.call.inputs;
-  const DecodeOutputs decode_outputs{with_query_token(outputs.out), with_last_query_token(outputs.lse)};
-  FLASHLATENT_RETURN_IF_ERROR(check_call(false, problem, decode_inputs, executor));
+  const DecodeOutputs decode_outputs = decode_outputs_of(outputs);
+  auto* const bytes = static_cast<std::byte*>(workspace.data);
+  const LayerEdges edges = edges_of(chosen, decode_outputs, bytes + size.edges);
+  FLASHLATENT_RETURN_IF_ERROR(check_call(false, problem, chosen.call.inputs, executor));
   FLASHLATENT_ASSIGN_OR_RETURN(
       const DecodeKernel* kernel,
-      kernel_of_call(*selection.kernel, problem, decode_inputs, decode_outputs, executor.kernel));
+      kernel_of_call(*selection.kernel, problem, edges.inputs(), edges.outputs(), executor.kernel));
+  FLASHLATENT_RETURN_IF_ERROR(edges.before(executor));
   Memory plan, rest;
   if (executor.backend == Backend::kCpu) {
-    plan = build_plan(selection, lengths_of(problem, decode_inputs), workspace);
-    rest = {static_cast<std::byte*>(workspace.data) + plan.bytes, workspace.bytes - plan.bytes};
+    plan = build_plan(selection, lengths_of(problem, edges.inputs()), workspace);
+    rest = {bytes + plan.bytes, size.edges - plan.bytes};
   }
-  return kernel->launch({problem, decode_inputs, decode_outputs, selection.geometry, selection.prefix, plan,
-                         rest, executor, with_last_query_token(outputs.max_logits)});
+  FLASHLATENT_RETURN_IF_ERROR(
+      kernel->launch({problem, edges.inputs(), edges.outputs(), selection.geometry, selection.prefix, plan,
+                      rest, executor, with_last_query_token(outputs.max_logits)}));
+  return edges.behind(executor);
 }
 
 }  // namespace flashlatent

@@ -35,6 +35,16 @@ View with_query_token(View view) {
   return view;
 }
 
+/// A rotation with positions (s_q) as one with (s_q, 1).
+inline Rotation with_query_token(Rotation rotation) {
+  ConstTensorView& positions = rotation.positions;
+  if (!positions.present()) return rotation;
+  positions.shape = {positions.shape[0], 1};
+  positions.strides = {positions.strides[0], positions.strides[0]};
+  positions.rank = 2;
+  return rotation;
+}
+
 /// A view of (s_q, h_q) as (s_q, h_q, 1).
 template <class View>
 View with_last_query_token(View view) {

@@ -279,7 +279,10 @@ SparsePrefillInputs DecodeCase::prefill_inputs() const {
           .extra_kv_cache = tensors.extra_kv_cache,
           .extra_indices = tensors.extra_indices,
           .extra_topk_length = tensors.extra_topk_length,
-          .kv_scale = tensors.kv_scale};
+          .kv_scale = tensors.kv_scale,
+          .q_norm = tensors.q_norm,
+          .q_rotate = tensors.q_rotate,
+          .out_rotate = tensors.out_rotate};
 }
 
 Result<DecodeProblem> DecodeCase::problem() const {

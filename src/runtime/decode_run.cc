@@ -18,14 +18,7 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
   for (const auto& [name, view] : kDecodeInputs) {
     FLASHLATENT_RETURN_IF_ERROR(place(inputs.*view, run.inputs_.*view, run.buffers_, executor));
   }
-  run.inputs_.q_norm = inputs.q_norm;
-  for (const RotationInput& input : kRotationInputs) {
-    const Rotation& given = inputs.*input.rotation;
-    Rotation& placed = run.inputs_.*input.rotation;
-    placed = given;
-    FLASHLATENT_RETURN_IF_ERROR(place(given.positions, placed.positions, run.buffers_, executor));
-    FLASHLATENT_RETURN_IF_ERROR(place(given.table, placed.table, run.buffers_, executor));
-  }
+  FLASHLATENT_RETURN_IF_ERROR(place_edges(inputs, run.inputs_, run.buffers_, executor));
   if (problem.options.prefix_sharing != PrefixSharing::kOff && !problem.sparse.enabled) {
     run.keep_pages(inputs);
   }
@@ -47,28 +40,11 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
   out.data = run.out_.data();
   lse.data = run.lse_.data();
   run.outputs_ = {out, lse};
-  FLASHLATENT_RETURN_IF_ERROR(run.allocate_fp8(fp8, out));
+  FLASHLATENT_ASSIGN_OR_RETURN(run.fp8_, Fp8Memory::create(fp8, out, executor));
+  run.outputs_.out_fp8 = run.fp8_.there();
   if (!fp8.keeps_out) run.outputs_.out = {};
   FLASHLATENT_RETURN_IF_ERROR(run.poison());
   return run;
-}
-
-Status DecodeRun::allocate_fp8(const Fp8Request& request, const TensorView& out) {
-  if (request.columns == 0) return {};
-  const int first = out.rank - 3;
-  const std::int64_t tokens = out.shape[first] * (first > 0 ? out.shape[0] : 1), groups = request.groups;
-  const std::int64_t columns = out.shape[first + 1] / groups * out.shape[first + 2];
-  const std::int64_t padded = (tokens + 3) / 4 * 4;
-  FLASHLATENT_ASSIGN_OR_RETURN(codes_, Buffer::allocate(executor_, tokens * groups * columns));
-  FLASHLATENT_ASSIGN_OR_RETURN(scales_, Buffer::allocate(executor_, groups * (columns / 128) * padded * 4));
-  Fp8Output& fp8 = outputs_.out_fp8;
-  fp8.codes = {codes_.data(), Dtype::kU8, {tokens, groups, columns}, out.device};
-  fp8.codes.strides = {columns, tokens * columns, 1};
-  fp8.scales = {scales_.data(),
-                request.columns == 32 ? Dtype::kI32 : Dtype::kF32,
-                {groups, columns / 128, padded},
-                out.device};
-  return {};
 }
 
 void DecodeRun::keep_pages(const DecodeInputs& inputs) {
@@ -96,11 +72,10 @@ Status DecodeRun::set_lengths(const PlanLengths& lengths) {
 }
 
 Status DecodeRun::poison() {
-  for (const Buffer* buffer : {&out_, &lse_, &workspace_, &codes_, &scales_}) {
-    if (buffer->size() == 0) continue;
+  for (const Buffer* buffer : {&out_, &lse_, &workspace_}) {
     FLASHLATENT_RETURN_IF_ERROR(fill(buffer->data(), 0xFF, buffer->size(), executor_));
   }
-  return {};
+  return fp8_.poison(0xFF, executor_);
 }
 
 Status DecodeRun::check_inputs() const {
@@ -142,16 +117,7 @@ Status DecodeRun::fetch() {
   host_lse_view_ = outputs_.lse;
   host_lse_view_.data = host_lse_.data();
   host_lse_view_.device = {};
-  if (!outputs_.out_fp8.present()) return {};
-  host_fp8_bytes_.resize(codes_.size() + scales_.size());
-  std::uint8_t* scales = host_fp8_bytes_.data() + codes_.size();
-  FLASHLATENT_RETURN_IF_ERROR(copy_to_host(host_fp8_bytes_.data(), codes_.data(), codes_.size(), executor_));
-  FLASHLATENT_RETURN_IF_ERROR(copy_to_host(scales, scales_.data(), scales_.size(), executor_));
-  host_fp8_ = outputs_.out_fp8;
-  host_fp8_.codes.data = host_fp8_bytes_.data();
-  host_fp8_.scales.data = scales;
-  host_fp8_.codes.device = host_fp8_.scales.device = {};
-  return {};
+  return fp8_.fetch(executor_);
 }
 
 }  // namespace flashlatent::runtime

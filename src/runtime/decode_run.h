@@ -9,15 +9,9 @@
 #include "flashlatent/check_inputs.h"
 #include "flashlatent/plan.h"
 #include "runtime/device_memory.h"
+#include "runtime/fp8_memory.h"
 
 namespace flashlatent::runtime {
-
-/// The FP8 output that a call is to write.
-struct Fp8Request {
-  int columns = 0;  ///< Of a scale: 128, or 32; 0: no such output.
-  int groups = 1;
-  bool keeps_out = true;  ///< Is `out` written, too?
-};
 
 class DecodeRun {
  public:
@@ -45,11 +39,11 @@ class DecodeRun {
   Status fetch();
   ConstTensorView out() const { return host_out_view_; }
   ConstTensorView lse() const { return host_lse_view_; }
-  const Fp8Output& fp8() const { return host_fp8_; }  ///< Absent if none was asked for.
+  const Fp8Output& fp8() const { return fp8_.here(); }  ///< Absent if none was asked for.
   /// Bytes of out and lse, to compare runs.
   const std::vector<std::uint8_t>& out_bytes() const { return host_out_; }
   const std::vector<std::uint8_t>& lse_bytes() const { return host_lse_; }
-  const std::vector<std::uint8_t>& fp8_bytes() const { return host_fp8_bytes_; }  ///< Codes, then scales.
+  const std::vector<std::uint8_t>& fp8_bytes() const { return fp8_.bytes(); }
 
   const Plan& handle() const { return *handle_; }
   const DecodeProblem& problem() const { return handle_->problem(); }
@@ -61,18 +55,16 @@ class DecodeRun {
  private:
   /// Keeps what plan() needs where prefixes may be shared.
   void keep_pages(const DecodeInputs& inputs);
-  /// Allocates what the request asks for, in the layout of engines.
-  Status allocate_fp8(const Fp8Request& request, const TensorView& out);
 
   std::optional<Plan> handle_;  // empty until create() has made it
   Executor executor_;
   DecodeInputs inputs_;
   DecodeOutputs outputs_;
   std::vector<Buffer> buffers_;
-  Buffer out_, lse_, plan_, workspace_, codes_, scales_;
+  Buffer out_, lse_, plan_, workspace_;
+  Fp8Memory fp8_;
   std::vector<std::int32_t> host_table_, host_lengths_;
-  std::vector<std::uint8_t> host_out_, host_lse_, host_fp8_bytes_;
-  Fp8Output host_fp8_;
+  std::vector<std::uint8_t> host_out_, host_lse_;
   ConstTensorView host_out_view_, host_lse_view_;
 };
 

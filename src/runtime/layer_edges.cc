@@ -9,6 +9,7 @@
 #include "core/edge_rows.h"
 #include "core/element.h"
 #include "core/message.h"
+#include "dispatch/sparse_prefill.h"
 
 namespace flashlatent::runtime {
 
@@ -159,11 +160,26 @@ std::string compare_fp8(const Fp8Output& fp8, const FinishedRow& row, std::int64
   return {};
 }
 
+/// Of contiguous tensors of one shape.
+bool same_bytes(const ConstTensorView& a, const ConstTensorView& b) {
+  return std::memcmp(a.data, b.data, a.elements() * size_of(a.dtype)) == 0;
+}
+
+/// What a sparse prefill wrote, as what decode writes.
+EdgeResults as_decode(const SparsePrefillOutputs& outputs) {
+  const ConstTensorView out = outputs.out;
+  return {out.present() ? with_query_token(out) : out, with_last_query_token(outputs.lse), outputs.out_fp8};
+}
+
 }  // namespace
 
 void set_edge_options(const EdgeSpec& spec, DecodeProblem& problem) {
   problem.options.q_edge = spec.has_query();
   problem.options.out_edge = spec.has_output();
+}
+
+Fp8Request request_of(const EdgeSpec& spec) {
+  return {.columns = spec.fp8_columns, .groups = spec.fp8_groups, .keeps_out = spec.keeps_out};
 }
 
 void add_edges(const EdgeSpec& spec, std::uint64_t seed, RandomCase& random_case) {
@@ -197,11 +213,7 @@ RandomCase without_edges(RandomCase& random_case) {
 
 std::string compare_edges(const DecodeInputs& inputs, const EdgeResults& got, const EdgeResults& plain,
                           bool same_bits) {
-  const auto bits = [](const ConstTensorView& view) {
-    return std::pair(static_cast<const std::uint8_t*>(view.data), view.elements() * size_of(view.dtype));
-  };
-  const auto [lse, bytes] = bits(got.lse);
-  if (!std::equal(lse, lse + bytes, bits(plain.lse).first)) return "lse has other bits than without edges";
+  if (!same_bytes(got.lse, plain.lse)) return "lse has other bits than without edges";
   const edges::Rows rows(plain.out);
   for (std::int64_t i = 0; i < rows.count(); ++i) {
     const edges::Place place(rows, i);
@@ -227,6 +239,12 @@ std::string compare_edges(const DecodeInputs& inputs, const EdgeResults& got, co
       return "scales behind the last token are not 0";
   }
   return {};
+}
+
+std::string compare_prefill_edges(const DecodeInputs& inputs, const SparsePrefillOutputs& got,
+                                  const SparsePrefillOutputs& plain) {
+  if (!same_bytes(got.max_logits, plain.max_logits)) return "max_logits has other bits than without edges";
+  return compare_edges(inputs, as_decode(got), as_decode(plain), /*same_bits=*/true);
 }
 
 }  // namespace flashlatent::runtime

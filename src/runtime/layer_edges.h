@@ -4,12 +4,17 @@
 
 #include <string>
 
+#include "flashlatent/sparse_prefill.h"
+#include "runtime/fp8_memory.h"
 #include "runtime/random_case.h"
 
 namespace flashlatent::runtime {
 
 /// Sets the options of the problem that the spec's edges need.
 void set_edge_options(const EdgeSpec& spec, DecodeProblem& problem);
+
+/// The FP8 output that a call with these edges is to write.
+Fp8Request request_of(const EdgeSpec& spec);
 
 /// Gives the case positions and tables, drawn from `seed`.
 void add_edges(const EdgeSpec& spec, std::uint64_t seed, RandomCase& random_case);
@@ -28,5 +33,10 @@ struct EdgeResults {
 /// rounded once less. Returns what differs; empty if nothing does.
 std::string compare_edges(const DecodeInputs& inputs, const EdgeResults& got, const EdgeResults& plain,
                           bool same_bits);
+
+/// The same of sparse prefill, whose edges are launches of their own: all has the same bits, max_logits too.
+/// `inputs`: of the case as decode.
+std::string compare_prefill_edges(const DecodeInputs& inputs, const SparsePrefillOutputs& got,
+                                  const SparsePrefillOutputs& plain);
 
 }  // namespace flashlatent::runtime

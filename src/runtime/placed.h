@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/decode_inputs.h"
 #include "dispatch/select.h"
 #include "runtime/device_memory.h"
 
@@ -22,6 +23,21 @@ inline Status place(const ConstTensorView& host, ConstTensorView& device, std::v
   device.data = buffer.data();
   device.device = device_of(executor);
   buffers.push_back(std::move(buffer));
+  return {};
+}
+
+/// The edges of a call's inputs: DecodeInputs or SparsePrefillInputs.
+template <class Inputs>
+Status place_edges(const Inputs& host, Inputs& device, std::vector<Buffer>& buffers,
+                   const Executor& executor) {
+  device.q_norm = host.q_norm;
+  for (const RotationInput<Inputs>& input : kRotationInputs<Inputs>) {
+    const Rotation& given = host.*input.rotation;
+    Rotation& placed = device.*input.rotation;
+    placed = given;
+    FLASHLATENT_RETURN_IF_ERROR(place(given.positions, placed.positions, buffers, executor));
+    FLASHLATENT_RETURN_IF_ERROR(place(given.table, placed.table, buffers, executor));
+  }
   return {};
 }
 

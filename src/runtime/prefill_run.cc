@@ -9,7 +9,7 @@
 namespace flashlatent::runtime {
 
 Result<PrefillRun> PrefillRun::create(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
-                                      const Executor& executor) {
+                                      const Executor& executor, const Fp8Request& fp8) {
   PrefillRun run;
   run.executor_ = executor;
   run.options_ = options;
@@ -25,6 +25,7 @@ Result<PrefillRun> PrefillRun::create(const SparsePrefillInputs& inputs, const S
                           {&inputs.extra_topk_length, &run.inputs_.extra_topk_length}}) {
     FLASHLATENT_RETURN_IF_ERROR(place(*from, *to, run.buffers_, executor));
   }
+  FLASHLATENT_RETURN_IF_ERROR(place_edges(inputs, run.inputs_, run.buffers_, executor));
   FLASHLATENT_ASSIGN_OR_RETURN(const std::size_t bytes,
                                sparse_prefill_workspace_bytes(run.inputs_, options, executor));
   FLASHLATENT_ASSIGN_OR_RETURN(run.workspace_, Buffer::allocate(executor, bytes));
@@ -49,6 +50,9 @@ Result<PrefillRun> PrefillRun::create(const SparsePrefillInputs& inputs, const S
     here->device = {};
     offset += (there->elements() * size_of(there->dtype) + 255) / 256 * 256;
   }
+  FLASHLATENT_ASSIGN_OR_RETURN(run.fp8_, Fp8Memory::create(fp8, run.outputs_.out, executor));
+  run.outputs_.out_fp8 = run.fp8_.there();
+  if (!fp8.keeps_out) run.outputs_.out = run.host_.out = {};
   FLASHLATENT_RETURN_IF_ERROR(run.poison());
   return run;
 }
@@ -59,12 +63,17 @@ Status PrefillRun::run() {
 
 Status PrefillRun::poison(int byte) {
   FLASHLATENT_RETURN_IF_ERROR(fill(results_.data(), byte, results_.size(), executor_));
-  return fill(workspace_.data(), byte, workspace_.size(), executor_);
+  FLASHLATENT_RETURN_IF_ERROR(fill(workspace_.data(), byte, workspace_.size(), executor_));
+  return fp8_.poison(byte, executor_);
 }
 
 Status PrefillRun::fetch() {
   FLASHLATENT_RETURN_IF_ERROR(synchronize(executor_));
-  return copy_to_host(host_bytes_.data(), results_.data(), host_bytes_.size(), executor_);
+  FLASHLATENT_RETURN_IF_ERROR(
+      copy_to_host(host_bytes_.data(), results_.data(), host_bytes_.size(), executor_));
+  FLASHLATENT_RETURN_IF_ERROR(fp8_.fetch(executor_));
+  host_.out_fp8 = fp8_.here();
+  return {};
 }
 
 SparsePrefillOptions prefill_options(const DecodeProblem& problem) {
@@ -72,8 +81,23 @@ SparsePrefillOptions prefill_options(const DecodeProblem& problem) {
   SparsePrefillOptions options{.softmax_scale = problem.options.softmax_scale, .v_dim = cache.v_dim};
   if (cache.format != KvFormat::kPlain) options.format = {.format = cache.format, .scales = cache.scales};
   options.extra_format = cache.extra.format;
+  options.out_edge = problem.options.out_edge;
   return options;
 }
+
+namespace {
+
+/// Positions (batch, 1) as (batch).
+Rotation without_query_token_of(Rotation rotation) {
+  ConstTensorView& positions = rotation.positions;
+  if (!positions.present()) return rotation;
+  positions.shape = {positions.shape[0]};
+  positions.strides = {positions.strides[0]};
+  positions.rank = 1;
+  return rotation;
+}
+
+}  // namespace
 
 SparsePrefillInputs prefill_inputs(const DecodeInputs& decode) {
   SparsePrefillInputs inputs;
@@ -98,6 +122,9 @@ SparsePrefillInputs prefill_inputs(const DecodeInputs& decode) {
   inputs.extra_kv_cache = decode.extra_kv_cache;
   inputs.extra_indices = decode.extra_indices;
   inputs.extra_topk_length = decode.extra_topk_length;
+  inputs.q_norm = decode.q_norm;
+  inputs.q_rotate = without_query_token_of(decode.q_rotate);
+  inputs.out_rotate = without_query_token_of(decode.out_rotate);
   return inputs;
 }
 

@@ -8,6 +8,7 @@
 #include "flashlatent/sparse_prefill.h"
 #include "runtime/compare.h"
 #include "runtime/device_memory.h"
+#include "runtime/fp8_memory.h"
 
 namespace flashlatent::runtime {
 
@@ -16,7 +17,7 @@ class PrefillRun {
   /// Copies the inputs (any strides: the whole span of memory of each tensor) and allocates outputs and
   /// workspace, which are poisoned.
   static Result<PrefillRun> create(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
-                                   const Executor& executor);
+                                   const Executor& executor, const Fp8Request& fp8 = {});
 
   /// Runs the call; asynchronous where the backend is.
   Status run();
@@ -29,6 +30,7 @@ class PrefillRun {
   const SparsePrefillOutputs& results() const { return host_; }
   /// Bytes of out, max_logits and lse, to compare runs.
   const std::vector<std::uint8_t>& bytes() const { return host_bytes_; }
+  const std::vector<std::uint8_t>& fp8_bytes() const { return fp8_.bytes(); }
 
   SparsePrefillInputs& inputs() { return inputs_; }
   SparsePrefillOutputs& outputs() { return outputs_; }
@@ -41,14 +43,15 @@ class PrefillRun {
   SparsePrefillOutputs outputs_, host_;
   std::vector<Buffer> buffers_;
   Buffer results_, workspace_;
+  Fp8Memory fp8_;
   std::vector<std::uint8_t> host_bytes_;
 };
 
-/// The options of a sparse prefill that computes this problem.
+/// The options of a sparse prefill that computes this problem, with its output edge.
 SparsePrefillOptions prefill_options(const DecodeProblem& problem);
 
 /// A sparse decode case with one query token a request, as a sparse prefill on the same memory. A plain cache
-/// with pages of one token becomes contiguous rows.
+/// with pages of one token becomes contiguous rows. Edges go with it.
 SparsePrefillInputs prefill_inputs(const DecodeInputs& decode);
 
 /// Compares all three results, on the CPU, with the oracle's.

@@ -24,6 +24,7 @@ struct EdgeSpec {
 
   bool has_query() const { return norm != 0 || q_columns > 0; }
   bool has_output() const { return out_columns > 0 || fp8_columns > 0; }
+  bool present() const { return has_query() || has_output(); }
 };
 
 struct CaseSpec {

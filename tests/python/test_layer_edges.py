@@ -1,4 +1,4 @@
-"""The edges of a layer as options of decode: the bits of the three functions one after another."""
+"""The edges of a layer as options of decode and sparse prefill: the bits of the three functions one after another."""
 
 import numpy as np
 import pytest
@@ -90,6 +90,64 @@ def test_keys_and_values():
                                 q_rotate=(positions, table, "neox"))
     for one, right in zip(got, expected):
         assert np.array_equal(one, right)
+
+
+def prefill_case(dim=DIM, tokens=5):
+    random = np.random.default_rng(3)
+    angles = random.uniform(0, 6.28, (50, 32))
+    rows = {"q": random.standard_normal((tokens, HEADS, dim)).astype(np.float16),
+            "kv": random.standard_normal((90, 1, dim)).astype(np.float16),
+            "indices": random.integers(-1, 91, (tokens, 1, 70), dtype=np.int32)}
+    return rows, (random.integers(0, 50, tokens), np.concatenate([np.cos(angles), np.sin(angles)], 1).astype(np.float32))
+
+
+def prefill(rows, **options):
+    return flashlatent.sparse_prefill(*rows.values(), softmax_scale=0.05, **options)
+
+
+@pytest.mark.parametrize("scale_columns", [128, 32])
+def test_sparse_prefill_has_the_bits_of_three_calls(scale_columns):
+    rows, edge = prefill_case()
+    rotation = {"positions": edge[0], "table": edge[1]}
+    out, *numbers = prefill(rows | {"q": flashlatent.prepare_queries(rows["q"], norm=1e-6, **rotation)})
+    fp8 = flashlatent.finish_outputs(out, scale_columns=scale_columns, groups=4, **rotation)
+    rotated = flashlatent.finish_outputs(out, **rotation)
+    options = {"q_norm": 1e-6, "q_rotate": flashlatent.Rotation(*edge), "out_rotate": edge}
+    made = flashlatent.empty_fp8_output(out, tokens=5, heads=HEADS, groups=4, scale_columns=scale_columns)
+    nothing, *same = prefill(rows, out_fp8=made, **options)
+    assert nothing is None and all(map(np.array_equal, same, numbers)) and all(map(np.array_equal, made, fp8))
+    got, *same = prefill(rows, **options)
+    assert np.array_equal(got, rotated) and all(map(np.array_equal, same, numbers))
+    both = np.empty_like(out)
+    for array in made:
+        array.fill(0)
+    got, *_ = prefill(rows, out=both, out_fp8=made, **options)
+    assert got is both and np.array_equal(both, rotated) and all(map(np.array_equal, made, fp8))
+
+
+def test_sparse_prefill_of_queries_in_two_parts():
+    rows, edge = prefill_case(dim=576)
+    q, rope = rows["q"][..., :512], rows["q"][..., 512:]
+    turned = flashlatent.prepare_queries(np.ascontiguousarray(rope), positions=edge[0], table=edge[1])
+    expected = prefill(rows | {"q": q}, q_rope=turned)
+    assert all(map(np.array_equal, prefill(rows | {"q": q}, q_rope=rope, q_rotate=edge), expected))
+    with pytest.raises(ValueError, match="^q_norm is 0.5 and q_rope is "):
+        prefill(rows | {"q": q}, q_rope=rope, q_norm=0.5)
+
+
+def test_sparse_prefill_refuses_as_decode():
+    rows, edge = prefill_case()
+    wrong = {"q_norm is -1": {"q_norm": -1.0}, "q_rotate is a list": {"q_rotate": list(edge)},
+             "q_rotate.pairs is 'gpt'": {"q_rotate": (*edge, "gpt")},
+             "q_rotate.positions is ": {"q_rotate": (edge[0][:2], edge[1])},
+             "out_rotate.table is ": {"out_rotate": (edge[0], edge[1][:, :24])},
+             "out_fp8 is a tuple of 3": {"out_fp8": (1, 2, 3)},
+             "out_fp8.codes is ": {"out_fp8": flashlatent.empty_fp8_output(rows["q"], tokens=4, heads=HEADS)},
+             "out_rotate.positions has 50 for token 3; out_rotate.table has 50":
+                 {"out_rotate": (np.where(np.arange(5) == 3, 50, edge[0]), edge[1])}}
+    for words, options in wrong.items():
+        with pytest.raises(ValueError, match="^" + words.replace("(", r"\(").replace(".", r"\.")):
+            prefill(rows, **options)
 
 
 def test_refusals():

@@ -49,3 +49,46 @@ def test_compiles(device):
     got = torch.compile(layer, fullgraph=True, backend="aot_eager")(q)
     for one, right in zip(got, expected):
         assert torch.equal(one.view(torch.uint8), right.view(torch.uint8))
+
+
+def prefill_case(device, tokens=6, heads=16):
+    generator = torch.Generator().manual_seed(2)
+    angles = torch.rand(50, 32, generator=generator) * 6.28
+    return [tensor.to(device) for tensor in (
+        torch.randn(tokens, heads, 512, generator=generator).bfloat16(),
+        torch.randn(300, 1, 512, generator=generator).bfloat16(),
+        torch.randint(0, 300, (tokens, 1, 128), generator=generator, dtype=torch.int32),
+        torch.randint(0, 50, (tokens,), generator=generator), torch.cat([angles.cos(), angles.sin()], 1))]
+
+
+@pytest.mark.parametrize("scale_columns", [128, 32])
+def test_sparse_prefill_has_the_bits_of_three(device, scale_columns):
+    q, kv, indices, positions, table = prefill_case(device)
+    prepared = operators.prepare_queries(q, norm=1e-6, positions=positions, table=table, pairs="neox")
+    out, *numbers = operators.sparse_prefill(prepared, kv, indices, softmax_scale=0.05)
+    turn = {"positions": positions, "table": table, "pairs": "neox"}
+    fp8 = operators.finish_outputs(out, scale_columns=scale_columns, groups=4, **turn)
+    edges = {"q_norm": 1e-6, "q_rotate": [positions, table], "out_rotate": [positions, table], "pairs": "neox"}
+    got = operators.sparse_prefill_fp8(q, kv, indices, softmax_scale=0.05, scale_columns=scale_columns, groups=4, **edges)
+    assert got[0].dtype == torch.float8_e4m3fn
+    for one, right in zip(got, (*fp8, *numbers)):
+        assert torch.equal(one.view(torch.uint8), right.view(torch.uint8))
+    turned, *same = operators.sparse_prefill(q, kv, indices, softmax_scale=0.05, **edges)
+    into = [torch.empty_like(tensor) for tensor in (out, *numbers)]
+    operators.sparse_prefill_out(q, kv, indices, softmax_scale=0.05, **dict(zip(("out", "max_logits", "lse"), into)), **edges)
+    assert torch.equal(turned, into[0]) and all(map(torch.equal, same, numbers)) and all(map(torch.equal, into[1:], numbers))
+
+
+def test_sparse_prefill_compiles(device):
+    q, kv, indices, positions, table = prefill_case(device)
+
+    def layer(q):
+        return operators.sparse_prefill_fp8(q, kv, indices, softmax_scale=0.05, q_norm=1e-6, q_rotate=[positions, table],
+                                            out_rotate=[positions, table], scale_columns=32)
+
+    expected = layer(q)
+    got = torch.compile(layer, fullgraph=True, backend="aot_eager")(q)
+    for one, right in zip(got, expected):
+        assert torch.equal(one.view(torch.uint8), right.view(torch.uint8))
+    torch.library.opcheck(torch.ops.flashlatent.sparse_prefill_fp8, (q, kv, indices),
+                          {"softmax_scale": 0.05, "out_rotate": [positions, table]})

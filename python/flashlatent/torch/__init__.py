@@ -16,13 +16,13 @@ from ._indexer import append_index_keys, index_topk, index_topk_out, merge_topk,
 from ._key_value import append_kv, convert_kv, decode_kv, decode_kv_out, gather_kv, plan_kv
 from ._kv_cache import append_latent, convert_cache, copy_pages, gather_cache
 from ._library import sign as _sign
-from ._sparse_prefill import sparse_prefill, sparse_prefill_out
+from ._sparse_prefill import sparse_prefill, sparse_prefill_fp8, sparse_prefill_out
 
 __all__ = [
     "append_index_keys", "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages",
     "decode", "decode_fp8", "decode_kv", "decode_kv_out", "decode_out", "finish_outputs", "gather_cache", "gather_kv", "index_topk",
     "index_topk_out", "merge_topk", "plan", "plan_kv", "prepare_queries", "quantize_index_queries", "sparse_prefill",
-    "sparse_prefill_out",
+    "sparse_prefill_fp8", "sparse_prefill_out",
 ]
 
 for _name in __all__:

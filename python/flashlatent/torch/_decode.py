@@ -9,7 +9,7 @@ from torch import Tensor
 from .. import _edges, _native
 from .._native import Problem
 from .._torch_call import call
-from ._edges import fp8_of_fakes
+from ._edges import EDGES, fp8_of_fakes, with_edges
 from ._kv_cache import extra_format_of, format_of
 from ._library import define, nothing
 from ._planning import plan_of_fakes, planned, results_of_fakes, step
@@ -25,9 +25,6 @@ _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=5
 _DECODE = _TOKENS + ("Tensor? kv_scale=None, Tensor? q_scale=None, float softmax_scale, Tensor? attn_sink=None, "
                      "Tensor? plan=None, bool check_inputs=False")
 _CALLS = "int calls_per_plan=0, bool q_edge=False, bool out_edge=False"
-# A rotation is (positions, table); how pairs lie is said once for both.
-_EDGES = (", float q_norm=0., Tensor[]? q_rotate=None, Tensor[]? out_rotate=None, str pairs='gptj', "
-          "str table_layout='halves'")
 
 
 def _plan(q, kv_cache, block_table=None, cache_seqlens=None, *, topk_length=None, extra_topk_length=None,
@@ -59,28 +56,19 @@ def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, indices=Non
                          kv_format=format_of(kv_cache, kv_format), **which, **options)
 
 
-def _with_edges(options):
-    """Options of a Step's decode() from those of an operator."""
-    layout = options.pop("pairs", "gptj"), options.pop("table_layout", "halves")
-    for name in ("q_rotate", "out_rotate"):
-        if options.get(name) is not None:
-            options[name] = (*options[name], *layout)
-    return options
-
-
 def _decode(q, kv_cache, block_table=None, cache_seqlens=None, **options):
-    return step.decode(q, kv_cache, block_table, cache_seqlens, **_with_edges(options))
+    return step.decode(q, kv_cache, block_table, cache_seqlens, **with_edges(options))
 
 
 def _decode_out(q, kv_cache, block_table=None, cache_seqlens=None, *, out, lse, **options):
-    step.decode(q, kv_cache, block_table, cache_seqlens, out=out, lse=lse, **_with_edges(options))
+    step.decode(q, kv_cache, block_table, cache_seqlens, out=out, lse=lse, **with_edges(options))
 
 
 def _decode_fp8(q, kv_cache, block_table=None, cache_seqlens=None, *, scale_columns=128, groups=1, **options):
     *tokens, heads, _ = q.shape
     codes, scales = _edges.empty_fp8_output(q, tokens=math.prod(tokens), heads=heads, v_dim=options.get("v_dim", 512),
                                             groups=groups, scale_columns=scale_columns)
-    _, lse = step.decode(q, kv_cache, block_table, cache_seqlens, out_fp8=(codes, scales), **_with_edges(options))
+    _, lse = step.decode(q, kv_cache, block_table, cache_seqlens, out_fp8=(codes, scales), **with_edges(options))
     return codes.view(torch.float8_e4m3fn), scales, lse
 
 
@@ -102,10 +90,10 @@ def _combine_fake(partial_out, partial_lse, attn_sink=None, dtype=None):
 
 
 define(f"plan(Tensor q, Tensor kv_cache, {_TOKENS}{_CALLS}) -> Tensor", _plan, _plan_fake, reads_numbers=False)
-define(f"decode(Tensor q, Tensor kv_cache, {_DECODE}{_EDGES}) -> (Tensor, Tensor)", _decode, results_of_fakes)
-define(f"decode_out(Tensor q, Tensor kv_cache, {_DECODE}{_EDGES}, Tensor(a!) out, Tensor(b!) lse) -> ()", _decode_out,
+define(f"decode(Tensor q, Tensor kv_cache, {_DECODE}{EDGES}) -> (Tensor, Tensor)", _decode, results_of_fakes)
+define(f"decode_out(Tensor q, Tensor kv_cache, {_DECODE}{EDGES}, Tensor(a!) out, Tensor(b!) lse) -> ()", _decode_out,
        nothing)
-define(f"decode_fp8(Tensor q, Tensor kv_cache, {_DECODE}{_EDGES}, int scale_columns=128, int groups=1)"
+define(f"decode_fp8(Tensor q, Tensor kv_cache, {_DECODE}{EDGES}, int scale_columns=128, int groups=1)"
        " -> (Tensor, Tensor, Tensor)", _decode_fp8, _decode_fp8_fake)
 define("combine(Tensor partial_out, Tensor partial_lse, Tensor? attn_sink=None, ScalarType? dtype=None)"
        " -> (Tensor, Tensor)", _combine, _combine_fake)

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -38,7 +39,8 @@ struct Draft {
         elements *= tensor.shape[i];
       }
       storage.push_back(tensor.values);
-      storage.back().resize(static_cast<std::size_t>(elements));
+      const std::size_t words = (elements * size_of(tensor.dtype) + 3) / 4;
+      storage.back().resize(std::max(words, tensor.values.size()));
       view.data = storage.back().data();
       named.push_back({name, view});
     }

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <random>
+#include <stdexcept>
 #include <vector>
 
 #include "core/element.h"
@@ -168,6 +170,83 @@ TEST(Compare, SumsInAnyOrderAreRight) {
                              {.got = shuffled.lse_view, .reference = {}});
         EXPECT_TRUE(comparison.ok()) << runtime::to_string(comparison);
       }
+    }
+  }
+}
+
+/// An output that is turned back and cast, from its run.
+struct Edged {
+  runtime::RandomCase made;
+  std::optional<runtime::DecodeRun> run;
+
+  explicit Edged(int scale_columns)
+      : made(runtime::make_case({.name = "edges",
+                                 .heads = 8,
+                                 .lengths = {0, 70, 300},
+                                 .edges = {.norm = 1e-6F,
+                                           .q_columns = 64,
+                                           .out_columns = 64,
+                                           .fp8_columns = scale_columns,
+                                           .fp8_groups = 2}},
+                                4)) {
+    Result<runtime::DecodeRun> placed = runtime::DecodeRun::create(made.problem, made.inputs, Executor{},
+                                                                   {.columns = scale_columns, .groups = 2});
+    if (!placed.ok()) throw std::runtime_error(placed.status().message());
+    run.emplace(std::move(*placed));
+    EXPECT_TRUE(run->run().ok() && run->fetch().ok());
+  }
+  runtime::Comparison compare(const Fp8Output& fp8) const {
+    return runtime::compare(made.problem, made.inputs, run->out(), run->lse(), {}, {}, {}, {}, fp8);
+  }
+};
+
+// The oracle knows edges, and finds what is wrong in an FP8 output.
+TEST(Compare, OutputsWithEdges) {
+  for (const int scale_columns : {128, 32}) {
+    const Edged edged(scale_columns);
+    const runtime::Comparison right = edged.compare(edged.run->fp8());
+    EXPECT_TRUE(right.ok()) << runtime::to_string(right);
+
+    // Row 13 is query head 5 of the second request: of the second group, the columns from 512 on.
+    std::vector<std::uint8_t> bytes = edged.run->fp8_bytes();
+    Fp8Output damaged = edged.run->fp8();
+    const std::int64_t codes = damaged.codes.elements();
+    damaged.codes.data = bytes.data();
+    damaged.scales.data = bytes.data() + codes;
+    std::uint8_t* row = bytes.data() + damaged.codes.strides[0] + damaged.codes.strides[1] + 512;
+    for (int i = 0; i < 512; ++i) row[i] ^= 1;  // each by one step
+    const runtime::Comparison steps = edged.compare(damaged);
+    EXPECT_EQ(steps.wrong_rows, 1);
+    EXPECT_NE(runtime::to_string(steps).find("request 1, query token 0, query head 5, column "),
+              std::string::npos);
+    EXPECT_NE(runtime::to_string(steps).find(": out_fp8 is "), std::string::npos)
+        << runtime::to_string(steps);
+    for (int i = 0; i < 512; ++i) row[i] ^= 1;
+    EXPECT_TRUE(edged.compare(damaged).ok());
+
+    // The scale of its columns 128 to 255 (32: 128 to 159), times four.
+    const std::int64_t line = 512 / 128 + 1, padded = damaged.scales.shape[2];
+    std::uint8_t* scale = bytes.data() + codes + 4 * ((damaged.scales.shape[1] + line) * padded + 1);
+    if (scale_columns == 32) {
+      *scale += 2;
+    } else {
+      float value;
+      std::memcpy(&value, scale, 4);
+      value *= 4;
+      std::memcpy(scale, &value, 4);
+    }
+    const std::string scales = runtime::to_string(edged.compare(damaged));
+    EXPECT_NE(scales.find("query head 5, column 128: out_fp8's scale is "), std::string::npos) << scales;
+
+    // An output that is not turned back, or turned the other way.
+    const runtime::RandomCase& made = edged.made;
+    const Rotation rotations[] = {Rotation{}, made.inputs.q_rotate};
+    for (const Rotation& rotation : rotations) {
+      DecodeInputs other = made.inputs;
+      other.out_rotate = rotation;
+      const runtime::Comparison comparison = runtime::compare(
+          made.problem, other, edged.run->out(), edged.run->lse(), {}, {}, {}, {}, edged.run->fp8());
+      EXPECT_EQ(comparison.wrong_rows, 16) << runtime::to_string(comparison);  // all that are not empty
     }
   }
 }

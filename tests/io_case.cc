@@ -183,6 +183,52 @@ TEST(Case, PrefillLoadsAndIsNoDecode) {
   EXPECT_EQ(inputs.q.rank, 3);
 }
 
+/// The first case with both edges. Positions and tables are 0.
+Draft with_edges() {
+  Draft draft = sparse();
+  draft.metadata.insert({{"q_norm", "1e-6"},
+                         {"q_rotate.pairs", "neox"},
+                         {"out_rotate.table_layout", "interleaved"},
+                         {"out_fp8.scale_columns", "32"},
+                         {"out_fp8.groups", "2"},
+                         {"out_fp8.keeps_out", "false"}});
+  for (const std::string rotation : {"q_rotate", "out_rotate"}) {
+    draft.tensors[rotation + ".positions"] = {Dtype::kI32, {2, 1}, {}};
+    draft.tensors[rotation + ".table"] = {Dtype::kF32, {9, 64}, {}};
+  }
+  return draft;
+}
+
+TEST(Case, Edges) {
+  const auto loaded = parse_case(with_edges().bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(loaded->unknown_names(), std::vector<std::string>{});
+  const DecodeInputs inputs = loaded->inputs();
+  EXPECT_EQ(inputs.q_norm, 1e-6F);
+  EXPECT_EQ(inputs.q_rotate.pairs, RotaryPairs::kHalves);
+  EXPECT_EQ(inputs.q_rotate.layout, RotaryTable::kHalves);
+  EXPECT_EQ(inputs.out_rotate.pairs, RotaryPairs::kNeighbours);
+  EXPECT_EQ(inputs.out_rotate.layout, RotaryTable::kInterleaved);
+  EXPECT_EQ(inputs.out_rotate.table.shape[1], 64);
+  EXPECT_EQ(loaded->out_fp8.columns, 32);
+  EXPECT_EQ(loaded->out_fp8.groups, 2);
+  EXPECT_FALSE(loaded->out_fp8.keeps_out);
+  const auto problem = loaded->problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_TRUE(problem->options.q_edge && problem->options.out_edge);
+
+  Draft draft = prefill();
+  draft.metadata["out_fp8.scale_columns"] = "128";
+  draft.tensors["q_rotate.positions"] = {Dtype::kI64, {7}, {}};
+  draft.tensors["q_rotate.table"] = {Dtype::kBF16, {9, 64}, {}};
+  const auto of_prefill = parse_case(draft.bytes(), "x");
+  ASSERT_TRUE(of_prefill.ok()) << of_prefill.status().message();
+  EXPECT_EQ(of_prefill->prefill_inputs().q_rotate.positions.rank, 1);
+  EXPECT_TRUE(of_prefill->prefill_options().out_edge);
+  EXPECT_TRUE(of_prefill->out_fp8.keeps_out);
+  EXPECT_EQ(of_prefill->out_fp8.groups, 1);
+}
+
 TEST(Case, UnknownNamesAreTold) {
   Draft draft = dense();
   EXPECT_EQ(parse_case(draft.bytes(), "x")->unknown_names(), std::vector<std::string>{});
@@ -339,6 +385,26 @@ TEST(Case, BadCasesAreNamed) {
       {prefill(), add("extra_kv_cache", {Dtype::kBF16, {3, 3, 1, 576}, {}}),
        "tensor \"extra_indices\" is missing; expected int32 (s_q = 7, h_kv = 1, extra_topk)"},
       {prefill(), shape("q", {7, 4, 575}), "expected bf16 (s_kv, h_kv, d = 575)"},
+      {dense(), meta("q_norm", "-1"), "metadata \"q_norm\" is \"-1\"; expected 0 (no norm), or a"},
+      {dense(), meta("q_norm", "1e-40"),
+       "metadata \"q_norm\" is \"1e-40\"; expected 0 (no norm), or a finite number of 1.2e-38"},
+      {dense(), meta("q_rotate.pairs", "neox"), "expected gptj or neox beside q_rotate.table, or absent"},
+      {with_edges(), meta("out_rotate.pairs", "gpt"),
+       "metadata \"out_rotate.pairs\" is \"gpt\"; expected gptj or"},
+      {dense(), meta("out_fp8.groups", "2"), "expected nothing without out_fp8.scale_columns"},
+      {with_edges(), meta("out_fp8.scale_columns", "64"), "is \"64\"; expected 128 or 32, or absent"},
+      {with_edges(), meta("out_fp8.groups", "3"),
+       "\"out_fp8.groups\" is \"3\", and q has 4 heads; a divisor of them"},
+      {with_edges(), meta("out_fp8.keeps_out", "no"), "is \"no\"; expected true or false, or absent"},
+      {dense(), meta("out_fp8.scale_columns", "32"),
+       "outputs have 32 columns; with an FP8 output a multiple of 128"},
+      {with_edges(), no("q_rotate.positions"),
+       "q_rotate.positions is missing; positions and table go together"},
+      {with_edges(), shape("q_rotate.positions", {2}), "q_rotate.positions is int32 (2) "},
+      {with_edges(), shape("out_rotate.table", {9, 24}), "out_rotate.table is fp32 (9, 24) "},
+      {with_edges(), values("out_rotate.positions", {0, 9}),
+       "out_rotate.positions has 9 for token 1; out_rotate.table has 9 positions"},
+      {with_edges(), dtype("out_rotate.table", Dtype::kI32), "fp32 and bf16 are accepted"},
       {prefill(), shape("indices", {7, 2, 3}),
        "tensor \"indices\" is int32 (7, 2, 3); expected int32 (s_q = 7"},
   };
@@ -385,6 +451,9 @@ TEST(Case, TensorsThatNoViewShows) {
                  "tensor \"attn_sink\" is int32 (4); expected fp32");
   expect_message(parse_case(with_dtype(dense(), "attn_sink", "F32", "U32"), "x").status().message(), "x",
                  "tensor \"attn_sink\" is U32 (4); expected fp32");
+  expect_message(
+      parse_case(with_dtype(with_edges(), "q_rotate.positions", "I32", "U32"), "x").status().message(), "x",
+      "tensor \"q_rotate.positions\" is U32 (2, 1); expected int32 or int64");
   // Under another name it is left out.
   Draft draft = dense();
   draft.tensors["extra"] = {Dtype::kF32, {4}, {}};

@@ -64,6 +64,10 @@ class SparsePrefillEdges : public SparsePrefill {
     }
     EXPECT_EQ(runtime::compare_prefill_edges(with.inputs, edged->results(), plain->results()), "")
         << spec.name << " " << to_string(with.problem);
+    const Result<runtime::Comparison> beside_oracle = runtime::compare_prefill(
+        runtime::prefill_inputs(with.inputs), runtime::prefill_options(with.problem), edged->results());
+    ASSERT_TRUE(beside_oracle.ok()) << beside_oracle.status().message();
+    EXPECT_TRUE(beside_oracle->ok()) << spec.name << ": " << runtime::to_string(*beside_oracle);
     const std::vector<std::uint8_t> bytes = edged->bytes(), fp8 = edged->fp8_bytes();
     for (const Status& status : {edged->poison(), edged->run(), edged->fetch()}) ASSERT_TRUE(status.ok());
     EXPECT_EQ(edged->bytes(), bytes);

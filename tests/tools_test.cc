@@ -446,6 +446,13 @@ TEST_F(Program, DecodeIsRightOnMadeCases) {
       "--prefill pages --kv e4m3 --scales 1 --topk 65 --page-size 3",
       "--kv e4m3 --ragged 0,0 --lengths 5,6 --heads 3",
       "--prefill pages --kv fp8_584 --topk 65 --page-size 3 --extra-lengths 60 --extra-topk 33",
+      "--kv fp8_584 --topk 70 --heads 8 --q-norm 1e-6 --q-rotate 64 --out-rotate 64 --out-fp8 128 "
+      "--fp8-groups 4",
+      "--split-query --heads 4 --q-rotate 64 --ragged 2,0 --lengths 70,9 --int64-positions",
+      "--prefill rows --topk 70 --heads 4 --q-rotate 128 --out-rotate 32 --pairs neox --table-layout "
+      "interleaved "
+      "--bf16-table --out-fp8 32",
+      "--layout packed --heads 8 --kv-heads 2 --dims 128/128 --q-norm 0.5 --out-rotate 16",
   };
   for (const char* options : cases) {
     SCOPED_TRACE(options);
@@ -469,6 +476,39 @@ TEST_F(Program, DecodeIsRightOnMadeCases) {
       EXPECT_EQ(result->tensor("max_logits").shape, inputs->tensor("max_logits_ref").shape);
     }
   }
+}
+
+TEST_F(Program, CasesWithAnFp8Output) {
+  for (const char* options : {"--topk 70 --kv fp8_584", "--prefill rows --topk 70"}) {
+    const std::string path = file("case.safetensors");
+    expect_right(
+        "make-case " + path + " --heads 8 --out-rotate 64 --out-fp8 32 --fp8-groups 2 --no-out " + options,
+        {"out_edge"});
+    expect_right("decode " + path + " -o " + file("result.safetensors"), {" rows right"});
+    const auto result = SafetensorsFile::read(file("result.safetensors"));
+    ASSERT_TRUE(result.ok());
+    EXPECT_FALSE(result->tensor("out").present());
+    const ConstTensorView codes = result->tensor("out_fp8.codes"), scales = result->tensor("out_fp8.scales");
+    EXPECT_EQ(to_string(codes.dtype), std::string("uint8"));
+    EXPECT_EQ((std::vector{codes.shape[0], codes.shape[1], codes.shape[2]}),
+              (std::vector<std::int64_t>{4, 2, 2048}));
+    EXPECT_EQ(to_string(scales.dtype), std::string("int32"));
+    EXPECT_EQ((std::vector{scales.shape[0], scales.shape[1], scales.shape[2]}),
+              (std::vector<std::int64_t>{2, 16, 4}));
+    const Outcome wrong = run("decode " + change(path, "out_ref", 2 * 8 * 512 + 3 * 512 + 7, 100));
+    EXPECT_EQ(wrong.code, 1);
+    EXPECT_NE(wrong.out.find("request 2, query token 0, query head 3, column "), std::string::npos)
+        << wrong.out;
+  }
+  const std::string make = "make-case " + file("case.safetensors");
+  expect_refused(make + " --q-norm 1 --split-query", {"--q-norm is 1 and --split-query", "rotated alone"});
+  expect_refused(make + " --q-norm 1e-40", {"--q-norm is 9.99995e-41; a finite epsilon of 0 (no norm), or"});
+  expect_refused(make + " --q-rotate 24", {"--q-rotate is 24; a multiple of 16 up to 576"});
+  expect_refused(make + " --out-rotate 528", {"--out-rotate is 528; a multiple of 16 up to 512"});
+  expect_refused(make + " --out-fp8 128 --fp8-groups 3", {"--fp8-groups is 3 and --heads 16"});
+  expect_refused(make + " --dims 100/96 --out-fp8 32", {"--out-fp8 is given and d_v is 96"});
+  expect_refused(make + " --out-fp8 64", {"--out-fp8"});
+  expect_refused(make + " --no-out", {"--no-out requires --out-fp8"});
 }
 
 TEST_F(Program, DecodeFindsAWrongReference) {

@@ -67,7 +67,8 @@ int run_decode(const DecodeOptions& options) {
   const DecodeInputs inputs = decode_case.inputs();
   problem->options.prefix_sharing = *prefix_sharing_from_name(options.sharing);
 
-  Result<runtime::DecodeRun> run = runtime::DecodeRun::create(*problem, inputs, *executor);
+  Result<runtime::DecodeRun> run =
+      runtime::DecodeRun::create(*problem, inputs, *executor, decode_case.out_fp8);
   if (!run.ok()) return fail(run.status());
   if (Status status = run->check_inputs(); status.code() == StatusCode::kInvalidArgument) {
     // A case may hold any page number.
@@ -79,13 +80,14 @@ int run_decode(const DecodeOptions& options) {
   if (Status status = run->fetch(); !status.ok()) return fail(status);
   if (!options.output.empty()) {
     const Status status =
-        io::write_safetensors(options.output, {{"out", run->out()}, {"lse", run->lse()}}, {});
+        write_results(options.output, {{"out", run->out()}, {"lse", run->lse()}}, run->fp8());
     if (!status.ok()) return fail(status);
   }
 
   const bool has_reference = decode_case.out_ref().present() || decode_case.lse_ref().present();
-  const runtime::Comparison comparison = runtime::compare(*problem, inputs, run->out(), run->lse(),
-                                                          decode_case.out_ref(), decode_case.lse_ref());
+  const runtime::Comparison comparison =
+      runtime::compare(*problem, inputs, run->out(), run->lse(), decode_case.out_ref(), decode_case.lse_ref(),
+                       {}, {}, run->fp8());
   fmt::print("{} on {}\n", to_string(*problem), to_string(executor->backend));
   fmt::print("{}: {}\n",
              has_reference ? "against the file's reference" : "the file has no reference; against the oracle",
@@ -115,9 +117,8 @@ void add_decode(CLI::App& app, Action& action) {
       ->required();
   decode
       ->add_option("-o,--output", options->output,
-                   "Write out and lse (of sparse prefill max_logits, too; of index_topk indices, counts and "
-                   "scores) to "
-                   "this safetensors file")
+                   "Write out and lse (of sparse prefill max_logits, too; an FP8 output's out_fp8.codes and "
+                   "out_fp8.scales; of index_topk indices, counts and scores) to this safetensors file")
       ->check(writable_file());
   decode
       ->add_option("--prefix-sharing", options->sharing,

@@ -2,6 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <array>
+#include <cstdint>
+
 #include "dispatch/sparse_prefill.h"
 #include "runtime/compare.h"
 #include "runtime/prefill_run.h"
@@ -9,20 +12,39 @@
 
 namespace flashlatent::tools {
 
+Status write_results(const std::string& path, std::vector<io::NamedTensor> tensors, const Fp8Output& fp8) {
+  std::erase_if(tensors, [](const io::NamedTensor& tensor) { return !tensor.view.present(); });
+  std::vector<std::uint8_t> codes;
+  if (fp8.present()) {
+    const auto [tokens, groups, columns] =
+        std::array{fp8.codes.shape[0], fp8.codes.shape[1], fp8.codes.shape[2]};
+    for (std::int64_t row = 0; row < tokens * groups; ++row) {
+      const auto* from = static_cast<const std::uint8_t*>(fp8.codes.data) +
+                         row / groups * fp8.codes.strides[0] + row % groups * fp8.codes.strides[1];
+      codes.insert(codes.end(), from, from + columns);
+    }
+    tensors.push_back({"out_fp8.codes", {codes.data(), Dtype::kU8, {tokens, groups, columns}}});
+    tensors.push_back({"out_fp8.scales", fp8.scales});
+  }
+  return io::write_safetensors(path, tensors, {});
+}
+
 int decode_prefill(const io::DecodeCase& prefill_case, const DecodePaths& paths, const Executor& executor) {
   const SparsePrefillInputs inputs = prefill_case.prefill_inputs();
   const SparsePrefillOptions options = prefill_case.prefill_options();
   const Result<SparsePrefillCall> call = as_decode(inputs, options, Device{});
   if (!call.ok()) return fail(call.status());
-  Result<runtime::PrefillRun> run = runtime::PrefillRun::create(inputs, options, executor);
+  Result<runtime::PrefillRun> run =
+      runtime::PrefillRun::create(inputs, options, executor, prefill_case.out_fp8);
   if (!run.ok()) return fail(run.status());
   Status status = run->run();
   if (status.ok()) status = run->fetch();
   if (!status.ok()) return fail(status);
   const SparsePrefillOutputs& outputs = run->results();
   if (!paths.output.empty()) {
-    status = io::write_safetensors(
-        paths.output, {{"out", outputs.out}, {"lse", outputs.lse}, {"max_logits", outputs.max_logits}}, {});
+    status = write_results(paths.output,
+                           {{"out", outputs.out}, {"lse", outputs.lse}, {"max_logits", outputs.max_logits}},
+                           outputs.out_fp8);
     if (!status.ok()) return fail(status);
   }
 
@@ -35,9 +57,9 @@ int decode_prefill(const io::DecodeCase& prefill_case, const DecodePaths& paths,
                         max_ref = prefill_case.max_logits_ref();
   const bool has_reference = out_ref.present() || lse_ref.present() || max_ref.present();
   const runtime::Comparison comparison =
-      runtime::compare(call->problem, call->inputs, with_query_token(outputs.out),
+      runtime::compare(call->problem, call->inputs, out_as_decode(outputs),
                        with_last_query_token(outputs.lse), of_rows(out_ref), of_numbers(lse_ref), {},
-                       {with_last_query_token(outputs.max_logits), of_numbers(max_ref)});
+                       {with_last_query_token(outputs.max_logits), of_numbers(max_ref)}, outputs.out_fp8);
   const std::string problem = fmt::format("sparse prefill as {}", to_string(call->problem));
   fmt::print("{} on {}\n", problem, to_string(executor.backend));
   fmt::print("{}: {}\n",

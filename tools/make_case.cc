@@ -9,14 +9,19 @@
 #include <numeric>
 #include <optional>
 
+#include "core/decode_inputs.h"
+#include "core/edge_check.h"
 #include "core/formats/formats.h"
+#include "core/query_parts.h"
 #include "core/return_if_error.h"
+#include "core/rotation.h"
 #include "core/token_bytes.h"
 #include "cpu/parallel.h"
 #include "cpu/reference.h"
 #include "io/case_check.h"
 #include "io/safetensors.h"
 #include "runtime/host_memory.h"
+#include "runtime/prefill_run.h"
 #include "runtime/random_case.h"
 #include "tools/command.h"
 
@@ -34,6 +39,7 @@ struct MakeCaseOptions {
   std::string layout = "latent";
   std::string prefill;  // "rows", "pages"; empty: decode
   std::string products = "auto";
+  std::string pairs = "gptj", table_layout = "halves";
   std::optional<int> page_size;
   int batch = 0;  // 0: the number of lengths
   bool no_reference = false;
@@ -58,6 +64,33 @@ Status check_topk_lengths(const char* option, const std::vector<int>& lengths, i
                                                       option, length, std::max(topk, 0))};
   }
   return {};
+}
+
+/// What make_case() asks of edges, and what the call would refuse.
+Status finish_edges(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
+  runtime::EdgeSpec& edges = spec.edges;
+  edges.pairs = options.pairs == "neox" ? RotaryPairs::kHalves : RotaryPairs::kNeighbours;
+  edges.layout = options.table_layout == "interleaved" ? RotaryTable::kInterleaved : RotaryTable::kHalves;
+  const auto refuse = [](const std::string& why) { return Status(StatusCode::kInvalidArgument, why); };
+  FLASHLATENT_RETURN_IF_ERROR(expect_epsilon("--q-norm", edges.norm));
+  if (spec.split_query && edges.norm != 0) {
+    return refuse(fmt::format(
+        "--q-norm is {:g} and --split-query is given; a query in two parts is rotated alone", edges.norm));
+  }
+  const int q_columns = spec.split_query ? query_parts::kRopeDim : spec.qk_dim;
+  for (const auto& [option, columns, most] : {std::tuple{"--q-rotate", edges.q_columns, q_columns},
+                                              {"--out-rotate", edges.out_columns, spec.v_dim}}) {
+    if (columns % 16 == 0 && columns <= most) continue;
+    return refuse(fmt::format("{} is {}; a multiple of 16 up to {} is accepted", option, columns, most));
+  }
+  if (edges.fp8_columns == 0) return {};
+  if (spec.heads % edges.fp8_groups != 0) {
+    return refuse(fmt::format("--fp8-groups is {} and --heads {}; a divisor of them is accepted",
+                              edges.fp8_groups, spec.heads));
+  }
+  if (spec.v_dim % edges::kScaleColumns == 0) return {};
+  return refuse(fmt::format("--out-fp8 is given and d_v is {}; a multiple of {} is accepted", spec.v_dim,
+                            edges::kScaleColumns));
 }
 
 Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
@@ -148,6 +181,7 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
                     "is accepted",
                     options.layout, spec.qk_dim)};
   }
+  FLASHLATENT_RETURN_IF_ERROR(finish_edges(options, spec));
   if (spec.heads % spec.kv_heads != 0) {
     return {StatusCode::kInvalidArgument,
             fmt::format("--heads is {}, must be a multiple of --kv-heads {}", spec.heads, spec.kv_heads)};
@@ -239,6 +273,23 @@ Status check_memory_for(const runtime::CaseSpec& spec, bool has_reference) {
   return runtime::check_host_memory(bytes, what);
 }
 
+/// The metadata of a case's edges.
+void add_edges(const runtime::EdgeSpec& edges, std::map<std::string, std::string>& metadata) {
+  if (edges.norm != 0) metadata["q_norm"] = fmt::format("{:.9g}", edges.norm);
+  const char* pairs = edges.pairs == RotaryPairs::kHalves ? "neox" : "gptj";
+  const char* layout = edges.layout == RotaryTable::kInterleaved ? "interleaved" : "halves";
+  for (const auto& [rotation, columns] :
+       {std::pair<std::string, int>{"q_rotate", edges.q_columns}, {"out_rotate", edges.out_columns}}) {
+    if (columns == 0) continue;
+    metadata[rotation + ".pairs"] = pairs;
+    metadata[rotation + ".table_layout"] = layout;
+  }
+  if (edges.fp8_columns == 0) return;
+  metadata["out_fp8.scale_columns"] = fmt::format("{}", edges.fp8_columns);
+  metadata["out_fp8.groups"] = fmt::format("{}", edges.fp8_groups);
+  metadata["out_fp8.keeps_out"] = edges.keeps_out ? "true" : "false";
+}
+
 int run_make_case(const MakeCaseOptions& options) {
   runtime::CaseSpec spec;
   if (Status status = finish_spec(options, spec); !status.ok()) return fail(status);
@@ -293,6 +344,12 @@ int run_make_case(const MakeCaseOptions& options) {
     tensors.push_back(
         {"extra_block_table", {extra_table.data(), Dtype::kI32, {query.batch, cache.extra.max_pages}}});
   }
+  for (const auto& [positions, table, rotation] : kRotationInputs<DecodeInputs>) {
+    const Rotation& given = inputs.*rotation;
+    if (!given.present()) continue;
+    tensors.push_back({positions, prefill ? runtime::without_query_token(given).positions : given.positions});
+    tensors.push_back({table, given.table});
+  }
   if (query.ragged) tensors.push_back({"cu_seqlens_q", inputs.cu_seqlens_q});
   if (spec.sink) tensors.push_back({"attn_sink", inputs.attn_sink});
   References references;
@@ -331,6 +388,7 @@ int run_make_case(const MakeCaseOptions& options) {
   if (cache.extra.enabled && io::is_pages(cache.extra_format())) {
     metadata["extra_page_size"] = fmt::format("{}", spec.extra_page_size);
   }
+  add_edges(spec.edges, metadata);
   if (Status status = io::write_safetensors(options.path, tensors, metadata); !status.ok()) {
     return fail(status);
   }
@@ -438,6 +496,32 @@ void add_make_case(CLI::App& app, Action& action) {
       ->needs("--topk")
       ->excludes("--query-tokens", "--ragged", "--kv-heads", "--layout", "--causal", "--e4m3-queries",
                  "--products");
+  runtime::EdgeSpec& edges = spec.edges;
+  make->add_option("--q-norm", edges.norm, "Queries are normalised first, with this epsilon")
+      ->check(number_between(0, 1e6))
+      ->excludes("--e4m3-queries");
+  make->add_option("--q-rotate", edges.q_columns, "Then so many of their last columns are rotated")
+      ->check(CLI::Range(16, 1024))
+      ->excludes("--e4m3-queries");
+  make->add_option("--out-rotate", edges.out_columns, "So many last columns of outputs are turned back")
+      ->check(CLI::Range(16, 1024));
+  make->add_option("--pairs", options->pairs, "Of rotations: columns that turn together")
+      ->check(CLI::IsMember({"gptj", "neox"}))
+      ->capture_default_str();
+  make->add_option("--table-layout", options->table_layout,
+                   "Of rotations: how a table holds cosines and sines")
+      ->check(CLI::IsMember({"halves", "interleaved"}))
+      ->capture_default_str();
+  make->add_flag("--bf16-table", edges.bf16_table, "Of rotations: tables are bf16, not fp32");
+  make->add_flag("--int64-positions", edges.wide_positions, "Of rotations: positions are int64, not int32");
+  make->add_option("--out-fp8", edges.fp8_columns,
+                   "Outputs are cast to FP8, with a scale for so many columns")
+      ->check(CLI::IsMember({128, 32}));
+  make->add_option("--fp8-groups", edges.fp8_groups, "Groups of heads of the FP8 output")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str()
+      ->needs("--out-fp8");
+  make->add_flag("--no-out{false}", edges.keeps_out, "Only the FP8 output is written")->needs("--out-fp8");
   make->add_option("--logit-scale", spec.logit_scale, "Standard deviation of the scores")
       ->check(number_between(0, 1e6))
       ->capture_default_str();
@@ -455,6 +539,8 @@ void add_make_case(CLI::App& app, Action& action) {
       "--extra-lengths 600 --extra-topk 512\n"
       "          flashlatent make-case case.safetensors --prefill rows --topk 77 --skipped-indices 0.3 "
       "--sink\n"
+      "          flashlatent make-case case.safetensors --kv fp8_584 --topk 128 --q-norm 1e-6 --q-rotate 64 "
+      "--out-rotate 64 --out-fp8 128\n"
       "          flashlatent make-case case.safetensors --layout separate --heads 32 --kv-heads 8 --dims "
       "128/128 --alibi\n"
       "          flashlatent decode case.safetensors");

@@ -4,10 +4,10 @@
 #include <span>
 #include <utility>
 
+#include "core/edge_rows.h"
 #include "core/expect.h"
 #include "core/message.h"
 #include "core/query_parts.h"
-#include "core/rotation.h"
 
 namespace flashlatent {
 
@@ -41,6 +41,22 @@ Status expect_rotation(const Rotation& rotate, const RotationNames& names, const
   if (columns >= 16 && columns % 16 == 0 && columns <= d) return {};
   return invalid_argument(names.table, " is ", to_string(table), " and ", of, " is ", to_string(rows),
                           "; a multiple of 16 columns, up to those of a head, is accepted");
+}
+
+Status expect_positions(const Rotation& rotate, const RotationNames& names, const ConstTensorView& of) {
+  if (!rotate.present()) return {};
+  const edges::Rows rows(of);
+  const edges::Rotary rotary = edges::rotary_of(rotate, /*back=*/false);
+  for (std::int64_t request = 0; request < rows.requests; ++request) {
+    for (std::int64_t token = 0; token < rows.tokens; ++token) {
+      const std::int64_t position = rotary.position(request, token);
+      if (rotary.holds(position)) continue;
+      return invalid_argument(names.positions, " has ", position, " for token ",
+                              request * rows.tokens + token, "; ", names.table, " has ", rotary.rows,
+                              " positions");
+    }
+  }
+  return {};
 }
 
 Status expect_fp8_output(const Fp8Output& fp8, const Fp8Names& names, const ConstTensorView& out,

@@ -15,7 +15,9 @@ struct Fp8Names {
   const char *codes, *scales, *out;
 };
 
-/// Those of a decode call.
+/// Those of prepare_queries() and finish_outputs().
+inline constexpr RotationNames kOwnRotation = {"positions", "table"};
+/// Those of a decode call or a sparse prefill.
 inline constexpr RotationNames kQueryRotation = {"q_rotate.positions", "q_rotate.table"};
 inline constexpr RotationNames kOutputRotation = {"out_rotate.positions", "out_rotate.table"};
 
@@ -29,6 +31,9 @@ Status expect_table(const char* name, const ConstTensorView& table, Device devic
 /// by their name `of`.
 Status expect_rotation(const Rotation& rotate, const RotationNames& names, const char* of,
                        const ConstTensorView& rows, Device device);
+
+/// Does the table have the positions of `rows`? All are on the CPU, and the rotation fits the rows.
+Status expect_positions(const Rotation& rotate, const RotationNames& names, const ConstTensorView& rows);
 
 /// The FP8 output of `out`, of which only the shape is read.
 Status expect_fp8_output(const Fp8Output& fp8, const Fp8Names& names, const ConstTensorView& out,

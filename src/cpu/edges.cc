@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 
+#include "core/edge_check.h"
 #include "core/edge_rows.h"
 #include "core/element.h"
 #include "core/message.h"
@@ -18,33 +19,6 @@ using edges::Rotary;
 using edges::Rows;
 
 using Row = std::array<float, edges::kMostColumns>;
-
-/// The sum of squares in the order of a warp's lanes: each lane has every 32nd word of 8 elements.
-float sum_of_squares(const Row& x, int dim) {
-  constexpr int kLanes = 32, kWord = 8;
-  std::array<float, kLanes> sums{};
-  for (int i = 0; i < dim; ++i) {
-    float& lane = sums[i / kWord % kLanes];
-    lane = edges::sum(lane, edges::product(x[i], x[i]));
-  }
-  for (int apart = kLanes / 2; apart > 0; apart /= 2) {
-    std::array<float, kLanes> next{};
-    for (int lane = 0; lane < kLanes; ++lane) next[lane] = edges::sum(sums[lane], sums[lane ^ apart]);
-    sums = next;
-  }
-  return sums[0];
-}
-
-void rotate_row(Row& x, int dim, const Rotary& rotary, std::int64_t position) {
-  if (rotary.positions == nullptr) return;
-  const int first = dim - rotary.columns;
-  Row before = x;
-  for (int column = 0; column < rotary.columns; ++column) {
-    x[first + column] =
-        rotary.rotated(column, before[first + column], before[first + rotary.partner_of(column)],
-                       rotary.angle(position, rotary.pair_of(column)));
-  }
-}
 
 /// Non-finite values are left out.
 float largest_magnitude(const float* x, int count) {
@@ -92,24 +66,45 @@ int threads_of(const Executor& executor) {
   return executor.threads > 0 ? executor.threads : hardware_threads();
 }
 
+/// The sum of squares in the order of a warp's lanes: each lane has every 32nd word of 8 elements.
+float sum_of_squares(const float* x, int dim) {
+  constexpr int kLanes = 32, kWord = 8;
+  std::array<float, kLanes> sums{};
+  for (int i = 0; i < dim; ++i) {
+    float& lane = sums[i / kWord % kLanes];
+    lane = edges::sum(lane, edges::product(x[i], x[i]));
+  }
+  for (int apart = kLanes / 2; apart > 0; apart /= 2) {
+    std::array<float, kLanes> next{};
+    for (int lane = 0; lane < kLanes; ++lane) next[lane] = edges::sum(sums[lane], sums[lane ^ apart]);
+    sums = next;
+  }
+  return sums[0];
+}
+
 }  // namespace
+
+void prepare_row(float* row, int dim, float norm, const Rotary& rotary, std::int64_t position) {
+  if (norm > 0) {
+    const float factor = edges::norm_factor(sum_of_squares(row, dim), dim, norm);
+    for (int i = 0; i < dim; ++i) row[i] = edges::product(row[i], factor);
+  }
+  if (rotary.positions != nullptr) rotate_columns(row, dim - rotary.columns, rotary, position);
+}
 
 Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rotate, const TensorView& out,
                        const Executor& executor) {
   const Rows from(q), to{ConstTensorView(out)};
   const Rotary rotary = edges::rotary_of(rotate, /*back=*/false);
-  FLASHLATENT_RETURN_IF_ERROR(validate_positions(from, rotary));
+  FLASHLATENT_RETURN_IF_ERROR(expect_positions(rotate, kOwnRotation, q));
   parallel_for(from.count(), threads_of(executor), [&](std::int64_t row) {
     const Place place(from, row);
     Row x;
     const auto* read = static_cast<const std::uint16_t*>(from.data) + place.offset(from);
     for (int i = 0; i < from.dim; ++i) x[i] = to_float(read[i], q.dtype);
-    if (norm > 0) {
-      const float factor = edges::norm_factor(sum_of_squares(x, from.dim), from.dim, norm);
-      for (int i = 0; i < from.dim; ++i) x[i] = edges::product(x[i], factor);
-    }
-    if (rotary.positions != nullptr)
-      rotate_row(x, from.dim, rotary, rotary.position(place.request, place.token));
+    const std::int64_t position =
+        rotary.positions == nullptr ? 0 : rotary.position(place.request, place.token);
+    prepare_row(x.data(), from.dim, norm, rotary, position);
     auto* write = static_cast<std::uint16_t*>(out.data) + place.offset(to);
     for (int i = 0; i < from.dim; ++i) write[i] = from_float(x[i], q.dtype);
   });
@@ -120,14 +115,15 @@ Status finish_outputs(const ConstTensorView& out, const Rotation& rotate, const 
                       const Fp8Output& fp8, const Executor& executor) {
   const Rows from(out), to{ConstTensorView(rotated)};
   const Rotary rotary = edges::rotary_of(rotate, /*back=*/true);
-  FLASHLATENT_RETURN_IF_ERROR(validate_positions(from, rotary));
+  FLASHLATENT_RETURN_IF_ERROR(expect_positions(rotate, kOwnRotation, out));
   parallel_for(from.count(), threads_of(executor), [&](std::int64_t row) {
     const Place place(from, row);
     Row x;
     const auto* read = static_cast<const std::uint16_t*>(from.data) + place.offset(from);
     for (int i = 0; i < from.dim; ++i) x[i] = to_float(read[i], out.dtype);
     if (rotary.positions != nullptr)
-      rotate_row(x, from.dim, rotary, rotary.position(place.request, place.token));
+      rotate_columns(x.data(), from.dim - rotary.columns, rotary,
+                     rotary.position(place.request, place.token));
     if (fp8.present()) cast_row(x, from, place.request * from.tokens + place.token, place.head, fp8);
     if (!rotated.present()) return;
     auto* write = static_cast<std::uint16_t*>(rotated.data) + place.offset(to);

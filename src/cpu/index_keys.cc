@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/e2m1.h"
+#include "core/edge_check.h"
 #include "core/element.h"
 #include "core/index_call.h"
 #include "core/return_if_error.h"
@@ -153,7 +154,7 @@ Status quantize_index_queries(const ConstTensorView& q, const ConstTensorView& w
   const edges::HeadNumbers given(weights), scaled{ConstTensorView(out.weights)};
   const edges::Rotary rotary = edges::rotary_of(rotate, /*back=*/false);
   const int first = columns == RotaryColumns::kLast ? kDim - rotary.columns : 0;
-  FLASHLATENT_RETURN_IF_ERROR(validate_positions(from, rotary));
+  FLASHLATENT_RETURN_IF_ERROR(expect_positions(rotate, kOwnRotation, q));
   const edges::IndexFactors factors(from.heads);
   const bool fp8 = format == IndexFormat::kFp8_132;
   parallel_for(from.count(), threads_of(executor), [&](std::int64_t row) {

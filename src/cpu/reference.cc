@@ -7,6 +7,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "core/edge_rows.h"
 #include "core/element.h"
 #include "core/formats/formats.h"
 #include "core/query_parts.h"
@@ -14,6 +15,7 @@
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
 #include "cpu/plain_rounding.h"
+#include "cpu/token_rows.h"
 
 namespace flashlatent::cpu {
 
@@ -148,6 +150,25 @@ std::int64_t query_offset(const DecodeProblem& problem, const DecodeInputs& inpu
   return (begins[request] + std::int64_t{token}) * s[0] + head * s[1];
 }
 
+/// The position of a query token.
+std::int64_t position_of(const edges::Rotary& rotary, const DecodeProblem& problem,
+                         const DecodeInputs& inputs, int request, int token) {
+  if (rotary.positions == nullptr) return 0;
+  if (!problem.query.ragged) return rotary.position(request, token);
+  return rotary.position(0, static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data)[request] + token);
+}
+
+/// Normalises and rotates a query row from column `first` on.
+void prepare(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token, int first,
+             std::vector<double>& row) {
+  const edges::Rotary rotary = edges::rotary_of(inputs.q_rotate, /*back=*/false);
+  std::vector<float> x(row.begin() + first, row.end());
+  prepare_row(x.data(), static_cast<int>(x.size()), inputs.q_norm, rotary,
+              position_of(rotary, problem, inputs, request, token));
+  std::transform(x.begin(), x.end(), row.begin() + first,
+                 [&](float value) { return rounded(value, problem.cache.dtype); });
+}
+
 /// The elements of a query row, times `scale`, which e4m3 may have.
 std::vector<double> query_elements(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
                                    int token, int head, const ConstTensorView& scale) {
@@ -155,11 +176,13 @@ std::vector<double> query_elements(const DecodeProblem& problem, const DecodeInp
   std::vector<double> row(problem.cache.qk_dim);
   const std::int64_t q = query_offset(problem, inputs, request, token, head, inputs.q);
   for (int d = 0; d < columns; ++d) row[d] = scaled_element(inputs.q, scale, q + d, head);
-  if (!inputs.q_rope.present()) return row;
-  const std::int64_t rope = query_offset(problem, inputs, request, token, head, inputs.q_rope);
+  const bool parts = inputs.q_rope.present();
+  const std::int64_t rope = parts ? query_offset(problem, inputs, request, token, head, inputs.q_rope) : 0;
   for (int d = columns; d < problem.cache.qk_dim; ++d) {
     row[d] = scaled_element(inputs.q_rope, scale, rope + d - columns, head);
   }
+  const bool edge = inputs.q_norm != 0 || inputs.q_rotate.present();
+  if (edge) prepare(problem, inputs, request, token, parts ? columns : 0, row);
   return row;
 }
 
@@ -278,6 +301,29 @@ Real transformed(Real score, const DecodeProblem& problem, const DecodeInputs& i
   if (cap != 0) score = cap * std::tanh(score / cap);
   if (!problem.options.separate.alibi) return score;
   return score + static_cast<const float*>(inputs.alibi_slopes.data)[head] * static_cast<Real>(distance);
+}
+
+/// Turns a row back by out_rotate.
+void turn_back(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
+               ReferenceRow& row) {
+  const edges::Rotary rotary = edges::rotary_of(inputs.out_rotate, /*back=*/true);
+  const std::int64_t position = position_of(rotary, problem, inputs, request, token);
+  const int first = problem.cache.v_dim - rotary.columns;
+  const std::vector<double> before(row.out.begin() + first, row.out.end());
+  double norm2 = 0, growth = 1;  // of turned columns; of what is turned, where a table is not of unit length
+  for (int column = 0; column < rotary.columns; ++column) {
+    const edges::Angle angle = rotary.angle(position, rotary.pair_of(column));
+    const int partner = rotary.partner_of(column);
+    const double sine = partner > column ? -angle.sin : angle.sin;
+    const double turned = before[column] * angle.cos + before[partner] * sine;
+    row.out[first + column] = turned;
+    if (std::isfinite(turned)) norm2 += turned * turned;
+    growth = std::max(growth, std::hypot(double{angle.cos}, double{angle.sin}));
+  }
+  rotate_columns(row.plain_out.data(), first, rotary, position);
+  for (float& value : row.plain_out) value = rounded(value, problem.cache.dtype);
+  const double again = 0.4 * unit_roundoff(problem.cache.dtype) * std::sqrt(norm2);
+  row.out_rounding = std::hypot(row.out_rounding * growth, again);
 }
 
 }  // namespace
@@ -431,6 +477,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     if (options.attn_sink) out_rounding2 += square(result.lse_rounding) * norm2 / 0.16;
   }
   result.out_rounding = std::sqrt(0.16 * out_rounding2 + reading2);
+  if (inputs.out_rotate.present()) turn_back(problem, inputs, request, token, result);
   return result;
 }
 

@@ -10,7 +10,7 @@ namespace flashlatent::cpu {
 
 /// One query row's result, and the numbers by which a kernel's result is judged.
 struct ReferenceRow {
-  std::vector<double> out;  ///< v_dim; 0 for an empty row.
+  std::vector<double> out;  ///< v_dim; 0 for an empty row. With out_rotate it is turned back.
   double lse;               ///< Natural; -inf for an empty row.
   /// The row by the plainest code in the working precision: sums in fp32; exp(S - max) rounded to the cache's
   /// dtype before it meets V; the sink by plain_lse; the result rounded to that dtype. With e4m3 products
@@ -28,6 +28,7 @@ struct ReferenceRow {
   /// - spread: sqrt(sum p^2 |v|^2) times what a sink leaves; p is normalised. Tokens with the largest score
   ///   do not count: their P is 1, which rounding leaves alone. A token that indices name several times
   ///   counts as one, with the most that rounding P may lose.
+  /// - With out_rotate: the plain code turns its rounded row back in fp32 and rounds again.
   /// - With e4m3 products: u of spread is 2^-3, all tokens count, and sqrt(sum p |v|^2 / v_dim), the size of
   ///   values in one direction, counts with 2^-4.
   double out_rounding;
@@ -37,7 +38,7 @@ struct ReferenceRow {
 };
 
 /// The result of query token `token` and query head `head` of `request`. Tensors are on the CPU, fit the
-/// problem and may have any strides.
+/// problem and may have any strides. A query with edges is prepared in fp32 and rounded, as it is defined.
 ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                            int head);
 

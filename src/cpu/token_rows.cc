@@ -74,20 +74,6 @@ void rotate_columns(float* row, int first, const edges::Rotary& rotary, std::int
   }
 }
 
-Status validate_positions(const edges::Rows& rows, const edges::Rotary& rotary, const char* positions,
-                          const char* table) {
-  if (rotary.positions == nullptr) return {};
-  for (std::int64_t request = 0; request < rows.requests; ++request) {
-    for (std::int64_t token = 0; token < rows.tokens; ++token) {
-      const std::int64_t position = rotary.position(request, token);
-      if (rotary.holds(position)) continue;
-      return invalid_argument(positions, " has ", position, " for token ", request * rows.tokens + token,
-                              "; ", table, " has ", rotary.rows, " positions");
-    }
-  }
-  return {};
-}
-
 TokenRows::TokenRows(const ConstTensorView& first, const ConstTensorView& rest,
                      const edges::TokenSteps& steps)
     : first_(first),

@@ -36,9 +36,9 @@ class TokenRows {
 /// Rotates a row's columns from `first` on.
 void rotate_columns(float* row, int first, const edges::Rotary& rotary, std::int64_t position);
 
-/// Does the table have the positions of these rows? The names are those of messages.
-Status validate_positions(const edges::Rows& rows, const edges::Rotary& rotary,
-                          const char* positions = "positions", const char* table = "table");
+/// A row of a query as prepare_queries() makes it, before it is rounded. Without positions the rotation turns
+/// nothing.
+void prepare_row(float* row, int dim, float norm, const edges::Rotary& rotary, std::int64_t position);
 
 /// A number of a tensor of fp32, bf16 or fp16.
 float number(const void* data, Dtype dtype, std::int64_t at);

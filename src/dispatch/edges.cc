@@ -37,8 +37,6 @@ Status expect_result(const char* name, const ConstTensorView& view, const char* 
   return expect_apart(like_name, like, name, view);
 }
 
-constexpr RotationNames kNames = {"positions", "table"};
-
 }  // namespace
 
 Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rotate, const TensorView& out,
@@ -47,7 +45,7 @@ Status prepare_queries(const ConstTensorView& q, float norm, const Rotation& rot
   const Device device = device_of(executor);
   FLASHLATENT_RETURN_IF_ERROR(expect_rows("q", q, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_epsilon("norm", norm));
-  FLASHLATENT_RETURN_IF_ERROR(expect_rotation(rotate, kNames, "q", q, device));
+  FLASHLATENT_RETURN_IF_ERROR(expect_rotation(rotate, kOwnRotation, "q", q, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_result("out", out, "q", q, device));
   const ConstTensorView result = out;
   const NamedView written[] = {{"out", &result}};
@@ -61,7 +59,7 @@ Status finish_outputs(const ConstTensorView& out, const Rotation& rotate, const 
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   const Device device = device_of(executor);
   FLASHLATENT_RETURN_IF_ERROR(expect_rows("out", out, device));
-  FLASHLATENT_RETURN_IF_ERROR(expect_rotation(rotate, kNames, "out", out, device));
+  FLASHLATENT_RETURN_IF_ERROR(expect_rotation(rotate, kOwnRotation, "out", out, device));
   if (rotated.present()) FLASHLATENT_RETURN_IF_ERROR(expect_result("rotated", rotated, "out", out, device));
   if (fp8.present()) {
     FLASHLATENT_RETURN_IF_ERROR(expect_fp8_output(fp8, {"codes", "scales", "out"}, out, device));

@@ -1,12 +1,9 @@
 #include "dispatch/layer_edges.h"
 
 #include <cstddef>
-#include <utility>
 
 #include "core/edge_check.h"
-#include "core/edge_rows.h"
 #include "core/return_if_error.h"
-#include "cpu/token_rows.h"
 #include "dispatch/on_backend.h"
 
 namespace flashlatent {
@@ -79,12 +76,8 @@ LayerEdges::LayerEdges(const DecodeProblem& problem, const DecodeInputs& inputs,
 Status LayerEdges::before(const Executor& executor) const {
   const bool parts = given_.q_rope.present();
   if (executor.backend == Backend::kCpu) {
-    const edges::Rows rows(given_.q);
-    for (const auto& [rotation, names] :
-         {std::pair{given_.q_rotate, kQueryRotation}, {given_.out_rotate, kOutputRotation}}) {
-      FLASHLATENT_RETURN_IF_ERROR(cpu::validate_positions(rows, edges::rotary_of(rotation, /*back=*/false),
-                                                          names.positions, names.table));
-    }
+    FLASHLATENT_RETURN_IF_ERROR(expect_positions(given_.q_rotate, kQueryRotation, given_.q));
+    FLASHLATENT_RETURN_IF_ERROR(expect_positions(given_.out_rotate, kOutputRotation, given_.q));
   }
   if (!prepares_ || given_.q.elements() == 0) return {};
   return FLASHLATENT_ON_BACKEND(executor, prepare_queries)(

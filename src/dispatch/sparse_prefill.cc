@@ -117,8 +117,7 @@ struct Chosen {
 };
 
 DecodeOutputs decode_outputs_of(const SparsePrefillOutputs& outputs) {
-  const TensorView out = outputs.out.present() ? with_query_token(outputs.out) : TensorView();
-  return {out, with_last_query_token(outputs.lse), outputs.out_fp8};
+  return {out_as_decode(outputs), with_last_query_token(outputs.lse), outputs.out_fp8};
 }
 
 /// The call's tensors as its kernel sees them. No kernel has edges in its own passes where CTAs take whole

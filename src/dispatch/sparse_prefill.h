@@ -35,6 +35,11 @@ View with_query_token(View view) {
   return view;
 }
 
+/// The same of an output, which may be absent.
+inline TensorView out_as_decode(const SparsePrefillOutputs& outputs) {
+  return outputs.out.present() ? with_query_token(outputs.out) : TensorView();
+}
+
 /// A rotation with positions (s_q) as one with (s_q, 1).
 inline Rotation with_query_token(Rotation rotation) {
   ConstTensorView& positions = rotation.positions;

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/decode_inputs.h"
+#include "core/edge_check.h"
 #include "core/enum_names.h"
 #include "core/formats/formats.h"
 #include "core/message.h"
@@ -24,12 +25,34 @@ constexpr EnumName<CaseKind> kKinds[] = {{CaseKind::kDenseDecode, "dense_decode"
                                          {CaseKind::kPagedDecode, "paged_decode"},
                                          {CaseKind::kSparsePrefill, "sparse_prefill"},
                                          {CaseKind::kIndexTopk, "index_topk"}};
-constexpr std::array<std::string_view, 12> kMetadata = {
-    "kind",   "softmax_scale", "causal",          "head_dim_v", "kv_format",       "soft_cap",
-    "window", "page_size",     "extra_page_size", "products",   "extra_kv_format", "scales"};
+constexpr std::array<std::string_view, 20> kMetadata = {"kind",
+                                                        "softmax_scale",
+                                                        "causal",
+                                                        "head_dim_v",
+                                                        "kv_format",
+                                                        "soft_cap",
+                                                        "window",
+                                                        "page_size",
+                                                        "extra_page_size",
+                                                        "products",
+                                                        "extra_kv_format",
+                                                        "scales",
+                                                        "q_norm",
+                                                        "q_rotate.pairs",
+                                                        "q_rotate.table_layout",
+                                                        "out_rotate.pairs",
+                                                        "out_rotate.table_layout",
+                                                        "out_fp8.scale_columns",
+                                                        "out_fp8.groups",
+                                                        "out_fp8.keeps_out"};
 /// Beside those of DecodeInputs.
 constexpr std::array<std::string_view, 4> kTensors = {"kv", "out_ref", "lse_ref", "max_logits_ref"};
+constexpr EnumName<RotaryPairs> kPairs[2] = {{RotaryPairs::kNeighbours, "gptj"},
+                                             {RotaryPairs::kHalves, "neox"}};
+constexpr EnumName<RotaryTable> kTableLayouts[2] = {{RotaryTable::kHalves, "halves"},
+                                                    {RotaryTable::kInterleaved, "interleaved"}};
 constexpr int kMaxPageSize = 1 << 20;
+constexpr int kMostGroups = 1 << 16;
 constexpr int kMaxHeadDim = 4096;
 constexpr double kLargest = std::numeric_limits<float>::max();
 
@@ -58,7 +81,9 @@ class Metadata {
     FLASHLATENT_RETURN_IF_ERROR(read_window(out.kind, out.window));
     FLASHLATENT_RETURN_IF_ERROR(read_products(out.kind, out.kv_format(), out.products));
     FLASHLATENT_RETURN_IF_ERROR(read_page_size("page_size", is_pages(out.kv_format()), out.page_size));
-    return read_page_size("extra_page_size", is_pages(out.extra_kv_format()) && extra, out.extra_page_size);
+    FLASHLATENT_RETURN_IF_ERROR(
+        read_page_size("extra_page_size", is_pages(out.extra_kv_format()) && extra, out.extra_page_size));
+    return read_edges(out);
   }
 
  private:
@@ -191,6 +216,63 @@ class Metadata {
     return {};
   }
 
+  Status read_edges(DecodeCase& out) const {
+    if (const std::string* text = find("q_norm"); text != nullptr) {
+      const auto value = parse_real(*text);
+      out.q_norm = value && std::abs(*value) <= kLargest ? static_cast<float>(*value) : -1;
+      if (!expect_epsilon("q_norm", out.q_norm).ok()) {
+        return refuse("q_norm", "0 (no norm), or a finite number of 1.2e-38 or more, or absent");
+      }
+    }
+    FLASHLATENT_RETURN_IF_ERROR(read_choice("q_rotate.pairs", "q_rotate.table", kPairs, out.q_pairs));
+    FLASHLATENT_RETURN_IF_ERROR(
+        read_choice("q_rotate.table_layout", "q_rotate.table", kTableLayouts, out.q_table));
+    FLASHLATENT_RETURN_IF_ERROR(read_choice("out_rotate.pairs", "out_rotate.table", kPairs, out.out_pairs));
+    FLASHLATENT_RETURN_IF_ERROR(
+        read_choice("out_rotate.table_layout", "out_rotate.table", kTableLayouts, out.out_table));
+    return read_fp8(out.out_fp8);
+  }
+
+  // One of two names, which belongs to a tensor; the first if it is left out.
+  template <class Enum>
+  Status read_choice(const char* key, const char* tensor, const EnumName<Enum> (&names)[2],
+                     Enum& value) const {
+    const std::string* text = find(key);
+    if (text == nullptr) return {};
+    for (const auto& [candidate, name] : names) {
+      if (*text == name && file_.tensor(tensor).present()) {
+        value = candidate;
+        return {};
+      }
+    }
+    return refuse(key, fmt::format("{} or {} beside {}, or absent", names[0].name, names[1].name, tensor));
+  }
+
+  Status read_fp8(Fp8Request& fp8) const {
+    const char *columns = "out_fp8.scale_columns", *groups = "out_fp8.groups", *keeps = "out_fp8.keeps_out";
+    const std::string* text = find(columns);
+    if (text == nullptr) {
+      for (const char* key : {groups, keeps}) {
+        if (find(key) != nullptr) return refuse(key, fmt::format("nothing without {}", columns));
+      }
+      return {};
+    }
+    if (*text != "128" && *text != "32") return refuse(columns, "128 or 32, or absent");
+    fp8.columns = *text == "32" ? 32 : 128;
+    if (const std::string* number = find(groups); number != nullptr) {
+      const auto value = parse_integer(*number);
+      if (!value || *value < 1 || *value > kMostGroups) {
+        return refuse(groups, fmt::format("a whole number from 1 to {}", kMostGroups));
+      }
+      fp8.groups = static_cast<int>(*value);
+    }
+    const std::string* kept = find(keeps);
+    if (kept != nullptr && *kept != "true" && *kept != "false")
+      return refuse(keeps, "true or false, or absent");
+    fp8.keeps_out = kept == nullptr || *kept == "true";
+    return {};
+  }
+
   const std::string* find(const char* key) const {
     const auto found = file_.metadata().find(key);
     return found == file_.metadata().end() ? nullptr : &found->second;
@@ -227,8 +309,10 @@ std::vector<std::string> DecodeCase::unknown_names() const {
   const auto is_tensor = [index](std::string_view name) {
     if (index) return is_index_tensor(name);
     return std::find(kTensors.begin(), kTensors.end(), name) != kTensors.end() ||
-           std::any_of(std::begin(kDecodeInputs), std::end(kDecodeInputs),
-                       [&](const DecodeInput& input) { return input.name == name; });
+           std::ranges::any_of(kDecodeInputs, [&](const DecodeInput& input) { return input.name == name; }) ||
+           std::ranges::any_of(kRotationInputs<DecodeInputs>, [&](const RotationInput<DecodeInputs>& input) {
+             return input.positions == name || input.table == name;
+           });
   };
   const auto is_metadata = [index](std::string_view name) {
     if (index) return is_index_metadata(name);
@@ -248,6 +332,15 @@ std::vector<std::string> DecodeCase::unknown_names() const {
 DecodeInputs DecodeCase::inputs() const {
   DecodeInputs inputs;
   for (const auto& [name, view] : kDecodeInputs) inputs.*view = file.tensor(name);
+  for (const auto& [positions, table, rotation] : kRotationInputs<DecodeInputs>) {
+    (inputs.*rotation).positions = file.tensor(positions);
+    (inputs.*rotation).table = file.tensor(table);
+  }
+  inputs.q_norm = q_norm;
+  inputs.q_rotate.pairs = q_pairs;
+  inputs.q_rotate.layout = q_table;
+  inputs.out_rotate.pairs = out_pairs;
+  inputs.out_rotate.layout = out_table;
   // check_tensors() has seen that they fit
   if (is_pages(kv_format())) inputs.kv_cache = *latent_pages(inputs.kv_cache, page_size, kv_format());
   if (is_pages(extra_kv_format()) && inputs.extra_kv_cache.present()) {
@@ -260,7 +353,8 @@ SparsePrefillOptions DecodeCase::prefill_options() const {
   return {.softmax_scale = softmax_scale,
           .v_dim = head_dim_v.value_or(SparsePrefillOptions{}.v_dim),
           .format = latent_format(),
-          .extra_format = extra_format};
+          .extra_format = extra_format,
+          .out_edge = out_fp8.columns > 0};
 }
 
 CacheFormat DecodeCase::latent_format() const {
@@ -301,6 +395,7 @@ Result<DecodeProblem> DecodeCase::problem() const {
   options.separate.soft_cap = soft_cap;
   options.window = window;
   options.products = products;
+  options.out_edge = out_fp8.columns > 0;
   auto problem = infer_problem(tensors, head_dim_v.value_or(0), options, latent_format(), extra_format);
   if (!problem.ok()) return refuse(problem.status().code(), problem.status().message());
   if (problem->query.ragged) problem->query.tokens = longest_query(tensors.cu_seqlens_q);

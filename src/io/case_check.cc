@@ -9,9 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/decode_inputs.h"
+#include "core/edge_check.h"
 #include "core/expect.h"
 #include "core/message.h"
 #include "core/query_parts.h"
+#include "core/rotation.h"
 
 namespace flashlatent::io {
 
@@ -33,6 +36,12 @@ class Checker {
 
   Status check() {
     FLASHLATENT_RETURN_IF_ERROR(refuse_inapplicable());
+    FLASHLATENT_RETURN_IF_ERROR(check_kind());
+    return edges();
+  }
+
+ private:
+  Status check_kind() {
     switch (case_.kind) {
       case CaseKind::kDenseDecode:
         return dense_decode();
@@ -48,7 +57,6 @@ class Checker {
     return {};
   }
 
- private:
   Status dense_decode() {
     FLASHLATENT_RETURN_IF_ERROR(query());
     FLASHLATENT_RETURN_IF_ERROR(latent_cache());
@@ -141,6 +149,49 @@ class Checker {
     }
     return expect_optional("attn_sink", {Dtype::kF32}, {{"h_q", heads_}});
   }
+
+  // Checks the edges of the layer in the call's words, and that tables have all positions. All else is right.
+  Status edges() {
+    for (const auto& [positions, table, rotation] : kRotationInputs<DecodeInputs>) {
+      const auto& unread = case_.file.without_view();
+      if (unread.contains(positions)) return error(positions, "expected int32 or int64");
+      if (unread.contains(table)) return error(table, "expected fp32 or bf16 (positions, columns)");
+    }
+    const DecodeInputs inputs = case_.inputs();
+    if (q_.dtype == Dtype::kU8 && (inputs.q_norm != 0 || inputs.q_rotate.present())) {
+      return error("q", "with q_norm or q_rotate bf16 and fp16 are accepted");
+    }
+    FLASHLATENT_RETURN_IF_ERROR(
+        in_file(expect_query_edge(inputs.q, inputs.q_rope, inputs.q_norm, inputs.q_rotate, Device{})));
+    ConstTensorView out = inputs.q;
+    const std::int64_t v_dim = this->v_dim();
+    out.shape[out.rank - 1] = v_dim;
+    FLASHLATENT_RETURN_IF_ERROR(
+        in_file(expect_rotation(inputs.out_rotate, kOutputRotation, "out", out, Device{})));
+    FLASHLATENT_RETURN_IF_ERROR(in_file(expect_positions(inputs.q_rotate, kQueryRotation, inputs.q)));
+    FLASHLATENT_RETURN_IF_ERROR(in_file(expect_positions(inputs.out_rotate, kOutputRotation, inputs.q)));
+    const Fp8Request& fp8 = case_.out_fp8;
+    if (fp8.columns == 0) return {};
+    if (heads_ % fp8.groups != 0) {
+      return refuse(
+          fmt::format("metadata \"out_fp8.groups\" is \"{}\", and q has {} heads; a divisor of them is "
+                      "expected",
+                      fp8.groups, heads_));
+    }
+    if (v_dim % edges::kScaleColumns == 0) return {};
+    return refuse(
+        fmt::format("metadata \"out_fp8.scale_columns\" is there, and outputs have {} columns; with an FP8 "
+                    "output a multiple of {} is accepted",
+                    v_dim, edges::kScaleColumns));
+  }
+
+  std::int64_t v_dim() const {
+    if (case_.kind != CaseKind::kPagedDecode) return case_.head_dim_v.value_or(SparsePrefillOptions{}.v_dim);
+    return extent("value_cache", tensor("key_cache").rank == 5 ? 2 : 3);
+  }
+
+  /// A message of the library, of this file.
+  Status in_file(const Status& status) const { return status.ok() ? status : refuse(status.message()); }
 
   // Checks q_rope, if it is present, and sets dim_, the columns of the query. q must be right.
   Status query_rope() {

@@ -11,6 +11,7 @@
 #include "core/message.h"
 #include "cpu/parallel.h"
 #include "cpu/reference.h"
+#include "runtime/fp8_row.h"
 
 namespace flashlatent::runtime {
 
@@ -36,7 +37,7 @@ float lse_at(const ConstTensorView& lse, Row row) {
 
 /// Squared distances of one row from its reference.
 struct Distance {
-  double error = 0, plain = 0, norm = 0;
+  double error = 0, norm = 0;
   int worst_column = 0;
   bool finite = true;   // is the reference finite?
   bool matches = true;  // are non-finite values where the reference has them?
@@ -46,25 +47,37 @@ struct Distance {
 struct Sums {
   double error2 = 0, plain2 = 0, norm2 = 0;
   std::int64_t values = 0;
+
+  void add(double row_error2, double row_plain2, double row_norm2, int row_values) {
+    error2 += row_error2;
+    plain2 += row_plain2;
+    norm2 += row_norm2;
+    values += row_values;
+  }
+};
+
+/// The references of a call's results, which may be absent.
+struct References {
+  const ConstTensorView &out, &lse;
 };
 
 class RowJudge {
  public:
   RowJudge(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
-           const ConstTensorView& lse, const ConstTensorView& out_ref, const ConstTensorView& lse_ref,
-           const MaxLogits& max_logits)
+           const ConstTensorView& lse, const References& references, const MaxLogits& max_logits,
+           const Fp8Output& fp8)
       : problem_(problem),
         inputs_(inputs),
         out_(out),
         lse_(lse),
-        out_ref_(out_ref),
-        lse_ref_(lse_ref),
-        max_logits_(max_logits) {}
+        references_(references),
+        max_logits_(max_logits),
+        fp8_(fp8) {}
 
   void judge(Row row, Comparison& total, Sums& sums) const {
     ++total.rows;
     if (row.token >= cpu::query_tokens(problem_, inputs_, row.request)) {
-      judge_lse(row, -std::numeric_limits<double>::infinity(), 0, total);
+      if (!judge_lse(row, -std::numeric_limits<double>::infinity(), 0, total)) ++total.wrong_rows;
       return;
     }
     // Tolerances come from the oracle and not from the file: a wrong reference must not widen its own.
@@ -72,19 +85,20 @@ class RowJudge {
     const double plain_lse_error = plain_code_error(oracle.plain_lse, oracle.lse, oracle.lse_rounding);
     std::vector<double> expected = oracle.out;
     double expected_lse = oracle.lse;
-    if (out_ref_.present()) {
-      const auto* values =
-          static_cast<const float*>(out_ref_.data) + out_offset(problem_, inputs_, row, out_ref_);
+    if (references_.out.present()) {
+      const auto* values = static_cast<const float*>(references_.out.data) +
+                           out_offset(problem_, inputs_, row, references_.out);
       std::copy_n(values, expected.size(), expected.begin());
     }
-    if (lse_ref_.present()) {
-      expected_lse = lse_at(lse_ref_, row);
+    if (references_.lse.present()) {
+      expected_lse = lse_at(references_.lse, row);
       if (std::isinf(expected_lse)) expected_lse = -std::abs(expected_lse);  // either sign marks an empty row
     }
-    const bool lse_right = judge_lse(row, expected_lse, plain_lse_error, total);
-    const bool max_right = judge_max(row, oracle, total);
-    if (!lse_right && !max_right) --total.wrong_rows;  // a row counts once
-    judge_out(row, expected, oracle, lse_right && max_right, total, sums);
+    bool right = judge_lse(row, expected_lse, plain_lse_error, total);
+    right = judge_max(row, oracle, total) && right;
+    if (out_.present()) right = judge_out(row, expected, oracle, total, sums) && right;
+    if (fp8_.present()) right = judge_fp8(row, expected, oracle, total, sums) && right;
+    if (!right) ++total.wrong_rows;
   }
 
  private:
@@ -92,7 +106,7 @@ class RowJudge {
     if (expected == -std::numeric_limits<double>::infinity()) expected = problem_.options.empty_lse;
     double error = 0;
     const bool right =
-        judge_number(row, RowReport::kLse, lse_at(lse_, row), expected, plain_error, error, total);
+        judge_number(row, RowReport::Of::kLse, lse_at(lse_, row), expected, plain_error, error, total);
     if (std::isfinite(error)) total.lse_error = std::max(total.lse_error, error);
     return right;
   }
@@ -102,7 +116,7 @@ class RowJudge {
     const double expected =
         max_logits_.reference.present() ? lse_at(max_logits_.reference, row) : oracle.max_logit;
     double error = 0;
-    return judge_number(row, RowReport::kMaxLogits, lse_at(max_logits_.got, row), expected,
+    return judge_number(row, RowReport::Of::kMaxLogits, lse_at(max_logits_.got, row), expected,
                         plain_code_error(oracle.plain_max_logit, oracle.max_logit, oracle.max_logit_rounding),
                         error, total);
   }
@@ -116,7 +130,7 @@ class RowJudge {
     return std::isfinite(error) ? error : 0;
   }
 
-  bool judge_number(Row row, int column, double got, double expected, double plain_error, double& error,
+  bool judge_number(Row row, RowReport::Of of, double got, double expected, double plain_error, double& error,
                     Comparison& total) const {
     error = std::abs(got - expected);
     double tolerance = 1.5 * plain_error + 1e-5 * (1 + std::abs(expected));
@@ -126,12 +140,35 @@ class RowJudge {
       error = right ? 0 : std::numeric_limits<double>::infinity();
       tolerance = 0;
     }
-    if (!right) report(row, column, got, expected, error, tolerance, total);
+    if (!right) report({row.request, row.token, row.head, of, 0, got, expected, error, tolerance}, total);
     return right;
   }
 
-  void judge_out(Row row, const std::vector<double>& reference, const cpu::ReferenceRow& oracle,
-                 bool lse_right, Comparison& total, Sums& sums) const {
+  /// |plain code - oracle| of a row's values that are finite in the working dtype, squared.
+  double plain_error2(const cpu::ReferenceRow& oracle) const {
+    double sum = 0;
+    for (std::size_t d = 0; d < oracle.out.size(); ++d) {
+      const double difference = oracle.plain_out[d] - oracle.out[d];
+      if (std::isfinite(oracle.out[d]) && !overflows(oracle.out[d])) sum += difference * difference;
+    }
+    return sum;
+  }
+  /// The most that a row's error may be.
+  double tolerance_of(const cpu::ReferenceRow& oracle) const {
+    const double error2 = plain_error2(oracle);
+    const double plain = std::isfinite(error2) ? std::sqrt(error2) : 0;
+    // 1e-7: a few of the smallest subnormals an element, for rows close to 0.
+    return 1.5 * std::max(plain, oracle.out_rounding) + 1e-7;
+  }
+
+  /// Does a value become infinite in the working dtype?
+  bool overflows(double value) const {
+    const Dtype dtype = problem_.cache.dtype;
+    return std::isfinite(value) && std::isinf(to_float(from_float(static_cast<float>(value), dtype), dtype));
+  }
+
+  bool judge_out(Row row, const std::vector<double>& reference, const cpu::ReferenceRow& oracle,
+                 Comparison& total, Sums& sums) const {
     const auto* out = static_cast<const std::uint16_t*>(out_.data) + out_offset(problem_, inputs_, row, out_);
     auto got = [&](int d) { return double{to_float(out[d], out_.dtype)}; };
     Distance distance;
@@ -139,11 +176,7 @@ class RowJudge {
     for (int d = 0; d < problem_.cache.v_dim; ++d) {
       const double expected = reference[d];
       const double difference = got(d) - expected;
-      // A value that overflows the working dtype counts as infinite.
-      const bool overflows =
-          std::isfinite(expected) &&
-          std::isinf(to_float(from_float(static_cast<float>(expected), out_.dtype), out_.dtype));
-      if (!std::isfinite(expected) || overflows) {
+      if (!std::isfinite(expected) || overflows(expected)) {
         distance.finite = false;
         const bool same =
             std::isnan(expected) ? std::isnan(got(d)) : std::isinf(got(d)) && got(d) * expected > 0;
@@ -158,58 +191,103 @@ class RowJudge {
         distance.worst_column = d;
       }
       distance.error += difference * difference;
-      if (std::isfinite(oracle.out[d])) {
-        distance.plain += (oracle.plain_out[d] - oracle.out[d]) * (oracle.plain_out[d] - oracle.out[d]);
-        distance.norm += oracle.out[d] * oracle.out[d];
-      }
+      if (std::isfinite(oracle.out[d])) distance.norm += oracle.out[d] * oracle.out[d];
       if (distance.matches && std::abs(difference) > farthest) {
         farthest = std::abs(difference);
         distance.worst_column = d;
       }
     }
-    const double plain = std::isfinite(distance.plain) ? std::sqrt(distance.plain) : 0;
-    // 1e-7: a few of the smallest subnormals an element, for rows close to 0.
-    const double tolerance = 1.5 * std::max(plain, oracle.out_rounding) + 1e-7;
-    const double error = std::sqrt(distance.error);
+    const double tolerance = tolerance_of(oracle), error = std::sqrt(distance.error);
     const bool right = distance.matches && error <= tolerance;
     if (distance.finite && distance.matches) {
-      sums.error2 += distance.error;
-      sums.plain2 += distance.plain;
-      sums.norm2 += distance.norm;
-      sums.values += problem_.cache.v_dim;
+      sums.add(distance.error, plain_error2(oracle), distance.norm, problem_.cache.v_dim);
       total.worst_ratio = std::max(total.worst_ratio, error / tolerance);
     }
     if (!right) {
-      if (!lse_right) --total.wrong_rows;  // a row counts once
       const int d = distance.worst_column;
-      report(row, d, got(d), reference[d], distance.matches ? error : std::numeric_limits<double>::infinity(),
-             tolerance, total);
+      report({row.request, row.token, row.head, RowReport::Of::kOut, d, got(d), reference[d],
+              distance.matches ? error : std::numeric_limits<double>::infinity(), tolerance},
+             total);
     }
+    return right;
   }
 
-  static void report(Row row, int column, double got, double expected, double error, double tolerance,
-                     Comparison& total) {
-    const bool farther =
-        total.wrong_rows == 0 || error / tolerance > total.worst.error / total.worst.tolerance;
-    ++total.wrong_rows;
-    if (farther) total.worst = {row.request, row.token, row.head, column, got, expected, error, tolerance};
+  bool judge_fp8(Row row, const std::vector<double>& reference, const cpu::ReferenceRow& oracle,
+                 Comparison& total, Sums& sums) const {
+    const double tolerance = tolerance_of(oracle);
+    const Fp8Row got(fp8_, token_number(row), row.head, problem_.query.heads, problem_.cache.v_dim);
+    double error2 = 0, steps2 = 0, norm2 = 0, farthest = -1;
+    int worst = 0;
+    for (int begin = 0; begin < problem_.cache.v_dim; begin += got.columns()) {
+      const int end = begin + got.columns();
+      double amax = 0;
+      for (int d = begin; d < end; ++d) {
+        if (std::isfinite(reference[d])) amax = std::max(amax, std::abs(reference[d]));
+      }
+      const double scale = got.scale(begin), most = scale_of(amax + tolerance);
+      if (!(scale >= scale_of(std::max(amax - tolerance, 0.0)) && scale <= most)) {
+        report({row.request, row.token, row.head, RowReport::Of::kScale, begin, scale, scale_of(amax),
+                std::numeric_limits<double>::infinity(), most},
+               total);
+        return false;
+      }
+      for (int d = begin; d < end; ++d) {
+        if (overflows(reference[d])) continue;  // NaN where it was rounded to the working dtype before
+        const double difference = std::isfinite(reference[d]) ? got.value(d) - reference[d]
+                                  : std::isnan(got.value(d))  ? 0
+                                                              : std::numeric_limits<double>::infinity();
+        const double step = std::max(std::abs(reference[d]) * 0x1p-4, scale * 0x1p-10);  // half of one
+        error2 += difference * difference;
+        if (std::isfinite(step)) {
+          steps2 += step * step;
+          norm2 += reference[d] * reference[d];
+        }
+        if (std::abs(difference) <= farthest) continue;
+        farthest = std::abs(difference);
+        worst = d;
+      }
+    }
+    const double error = std::sqrt(error2), most = tolerance * (1 + 0x1p-4) + std::sqrt(steps2);
+    if (error <= most) {
+      if (!out_.present()) sums.add(error2, plain_error2(oracle), norm2, problem_.cache.v_dim);
+      return true;
+    }
+    report({row.request, row.token, row.head, RowReport::Of::kCodes, worst, got.value(worst),
+            reference[worst], error, most},
+           total);
+    return false;
+  }
+
+  static double scale_of(double amax) { return Fp8Row::scale_of(static_cast<float>(amax)); }
+
+  /// The number of a query token among those of all requests.
+  std::int64_t token_number(Row row) const {
+    if (!problem_.query.ragged) return std::int64_t{row.request} * problem_.query.tokens + row.token;
+    return static_cast<const std::int32_t*>(inputs_.cu_seqlens_q.data)[row.request] + row.token;
+  }
+
+  /// Keeps the report of the row that is farthest outside.
+  static void report(const RowReport& found, Comparison& total) {
+    const double now = total.worst.error / total.worst.tolerance;  // NaN at first
+    if (!(found.error / found.tolerance <= now)) total.worst = found;
   }
 
   const DecodeProblem& problem_;
   const DecodeInputs& inputs_;
   const ConstTensorView& out_;
   const ConstTensorView& lse_;
-  const ConstTensorView& out_ref_;
-  const ConstTensorView& lse_ref_;
+  const References& references_;
   const MaxLogits& max_logits_;
+  const Fp8Output& fp8_;
 };
 
 }  // namespace
 
 Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
                    const ConstTensorView& lse, const ConstTensorView& out_ref, const ConstTensorView& lse_ref,
-                   RowSample sample, const MaxLogits& max_logits) {
-  const RowJudge judge(problem, inputs, out, lse, out_ref, lse_ref, max_logits);
+                   RowSample sample, const MaxLogits& max_logits, const Fp8Output& fp8) {
+  const References references{out_ref, lse_ref};
+  const RowJudge judge(problem, inputs, out, lse, references, max_logits, fp8);
   const std::int64_t rows = std::int64_t{problem.query.batch} * problem.query.tokens * problem.query.heads;
   Comparison total;
   Sums sums;
@@ -247,6 +325,22 @@ Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, con
   return total;
 }
 
+std::string what_is_wrong(const RowReport& report) {
+  switch (report.of) {
+    case RowReport::Of::kLse:
+      return ": lse";
+    case RowReport::Of::kMaxLogits:
+      return ": max_logits";
+    case RowReport::Of::kOut:
+      return message(", column ", report.column, ": out");
+    case RowReport::Of::kCodes:
+      return message(", column ", report.column, ": out_fp8");
+    case RowReport::Of::kScale:
+      return message(", column ", report.column, ": out_fp8's scale");
+  }
+  return {};
+}
+
 std::string to_string(const Comparison& c) {
   if (c.ok()) {
     return message(c.rows, " rows right: relative error ", c.relative_error, " (plain computation ",
@@ -254,12 +348,8 @@ std::string to_string(const Comparison& c) {
   }
   const RowReport& w = c.worst;
   return message(c.wrong_rows, " of ", c.rows, " rows wrong: request ", w.request, ", query token ", w.token,
-                 ", query head ", w.head,
-                 w.column == RowReport::kLse         ? std::string(": lse")
-                 : w.column == RowReport::kMaxLogits ? std::string(": max_logits")
-                                                     : message(", column ", w.column, ": out"),
-                 " is ", w.got, ", expected ", w.expected, "; the row's error is ", w.error, ", allowed ",
-                 w.tolerance);
+                 ", query head ", w.head, what_is_wrong(w), " is ", w.got, ", expected ", w.expected,
+                 "; the row's error is ", w.error, ", allowed ", w.tolerance);
 }
 
 }  // namespace flashlatent::runtime

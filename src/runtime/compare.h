@@ -9,13 +9,18 @@
 namespace flashlatent::runtime {
 
 struct RowReport {
+  enum class Of : std::uint8_t { kOut, kLse, kMaxLogits, kCodes, kScale };
+
   int request = 0, token = 0, head = 0;
-  int column = -1;  ///< Where out is farthest from the reference. kLse, kMaxLogits: that value is wrong.
-  static constexpr int kLse = -1, kMaxLogits = -2;
+  Of of = Of::kOut;  ///< Which of the row's results is wrong.
+  int column = 0;    ///< Where out, or its codes times scales, are farthest from the reference.
   double got = 0, expected = 0;
   double error = 0;      ///< |out - ref| of the row, or |lse - ref|.
   double tolerance = 0;  ///< The most that `error` may be.
 };
+/// Behind a row's coordinates: ": lse", ": max_logits", ", column 7: out", ", column 7: out_fp8", ", column
+/// 0: out_fp8's scale".
+std::string what_is_wrong(const RowReport& report);
 
 struct Comparison {
   std::int64_t rows = 0;
@@ -54,10 +59,14 @@ struct RowSample {
 /// products both added), plus
 /// 1e-5 (1 + |lse|), a few fp32 roundings; max_logits, if given, likewise. Non-finite values must be where
 /// the reference has them.
+///
+/// With out_rotate in the inputs all is of the output that is turned back. `fp8`, if present, is judged, too,
+/// and `out` may then be absent. Codes times scales may be farther from the reference than out by half a step
+/// of e4m3 an element; a scale must be that of the largest reference within the row's tolerance.
 Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
                    const ConstTensorView& lse, const ConstTensorView& out_ref = {},
                    const ConstTensorView& lse_ref = {}, RowSample sample = {},
-                   const MaxLogits& max_logits = {});
+                   const MaxLogits& max_logits = {}, const Fp8Output& fp8 = {});
 
 /// One line: what passed, or the worst row with its coordinates and both values.
 std::string to_string(const Comparison& comparison);

@@ -4,17 +4,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/fp8_request.h"
 #include "flashlatent/edges.h"
 #include "runtime/device_memory.h"
 
 namespace flashlatent::runtime {
-
-/// The FP8 output that a call is to write.
-struct Fp8Request {
-  int columns = 0;  ///< Of a scale: 128, or 32; 0: no such output.
-  int groups = 1;
-  bool keeps_out = true;  ///< Is `out` written, too?
-};
 
 class Fp8Memory {
  public:

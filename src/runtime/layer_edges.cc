@@ -10,6 +10,7 @@
 #include "core/element.h"
 #include "core/message.h"
 #include "dispatch/sparse_prefill.h"
+#include "runtime/fp8_row.h"
 
 namespace flashlatent::runtime {
 
@@ -118,43 +119,27 @@ std::string compare_out(const ConstTensorView& out, const FinishedRow& row, std:
   return {};
 }
 
-std::string compare_fp8(const Fp8Output& fp8, const FinishedRow& row, std::int64_t token, std::int64_t head,
-                        std::int64_t heads, bool same_bits) {
-  const std::int64_t groups = fp8.codes.shape[1], group_heads = heads / groups, padded = fp8.scales.shape[2];
-  const std::int64_t group = head / group_heads, dim = static_cast<std::int64_t>(row.x.size());
-  const std::int64_t first = head % group_heads * dim;
-  const auto* codes = static_cast<const std::uint8_t*>(fp8.codes.data) + token * fp8.codes.strides[0] +
-                      group * fp8.codes.strides[1] + first;
-  const bool fine = fp8.scales.dtype == Dtype::kI32;
-  const int columns = fine ? edges::kFineColumns : edges::kScaleColumns;
-  for (std::int64_t begin = 0; begin < dim; begin += columns) {
+std::string compare_fp8(const Fp8Row& got, const FinishedRow& row, bool same_bits) {
+  for (std::size_t begin = 0; begin < row.x.size(); begin += got.columns()) {
+    const std::size_t end = begin + got.columns();
     float amax = 0, size = 0;
-    for (std::int64_t i = begin; i < begin + columns; ++i) {
+    for (std::size_t i = begin; i < end; ++i) {
       if (!std::isfinite(row.x[i])) continue;
       amax = std::max(amax, std::fabs(row.x[i]));
       size = std::max(size, row.size[i]);
     }
-    const std::int64_t at =
-        (group * fp8.scales.shape[1] + (first + begin) / edges::kScaleColumns) * padded + token;
-    const float scale =
-        fine ? e4m3::power_of_two(static_cast<const std::uint8_t*>(fp8.scales.data)[4 * at + begin / 32 % 4] -
-                                  127)
-             : static_cast<const float*>(fp8.scales.data)[at];
-    const auto scale_of = [](float largest) { return e4m3::power_of_two(edges::output_exponent(largest)); };
-    const float slack = size * 0x1p-8F;
-    const float least = scale_of(same_bits ? amax : std::max(amax - slack, 0.0F)),
-                most = scale_of(same_bits ? amax : amax + slack);
+    const float scale = got.scale(begin), slack = same_bits ? 0 : size * 0x1p-8F;
+    const float least = Fp8Row::scale_of(std::max(amax - slack, 0.0F)), most = Fp8Row::scale_of(amax + slack);
     if (!(scale >= least && scale <= most)) {
       return message("the scale of column ", begin, " is ", scale, ", expected ", least, " to ", most);
     }
-    for (std::int64_t i = begin; i < begin + columns; ++i) {
+    for (std::size_t i = begin; i < end; ++i) {
       const std::uint8_t right = e4m3::encode(edges::product(row.x[i], 1 / scale));
-      if (codes[i] == right) continue;
-      const float value = e4m3::decode(codes[i]) * scale;
+      if (got.code(i) == right) continue;
       const float step = std::max(std::fabs(row.x[i]) * 0x1p-4F, scale * 0x1p-10F);  // half of one
-      if (!same_bits && is_near(value, row.x[i], row.size[i], step * 1.01F)) continue;
-      return message("column ", i, " of the codes is ", value, ", expected ", e4m3::decode(right) * scale,
-                     ", which is rounded from ", row.x[i]);
+      if (!same_bits && is_near(got.value(i), row.x[i], row.size[i], step * 1.01F)) continue;
+      return message("column ", i, " of the codes is ", got.value(i), ", expected ",
+                     e4m3::decode(right) * scale, ", which is rounded from ", row.x[i]);
     }
   }
   return {};
@@ -167,8 +152,7 @@ bool same_bytes(const ConstTensorView& a, const ConstTensorView& b) {
 
 /// What a sparse prefill wrote, as what decode writes.
 EdgeResults as_decode(const SparsePrefillOutputs& outputs) {
-  const ConstTensorView out = outputs.out;
-  return {out.present() ? with_query_token(out) : out, with_last_query_token(outputs.lse), outputs.out_fp8};
+  return {out_as_decode(outputs), with_last_query_token(outputs.lse), outputs.out_fp8};
 }
 
 }  // namespace
@@ -225,7 +209,7 @@ std::string compare_edges(const DecodeInputs& inputs, const EdgeResults& got, co
           compare_out(got.out, row, offset_of(got.out, place.request, place.token, place.head), same_bits);
     }
     if (wrong.empty() && got.fp8.present()) {
-      wrong = compare_fp8(got.fp8, row, token, place.head, rows.heads, same_bits);
+      wrong = compare_fp8(Fp8Row(got.fp8, token, place.head, rows.heads, rows.dim), row, same_bits);
     }
     if (!wrong.empty()) {
       return message("with edges, query token ", token, ", query head ", place.head, ": ", wrong);

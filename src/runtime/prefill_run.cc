@@ -85,10 +85,7 @@ SparsePrefillOptions prefill_options(const DecodeProblem& problem) {
   return options;
 }
 
-namespace {
-
-/// Positions (batch, 1) as (batch).
-Rotation without_query_token_of(Rotation rotation) {
+Rotation without_query_token(Rotation rotation) {
   ConstTensorView& positions = rotation.positions;
   if (!positions.present()) return rotation;
   positions.shape = {positions.shape[0]};
@@ -97,18 +94,16 @@ Rotation without_query_token_of(Rotation rotation) {
   return rotation;
 }
 
-}  // namespace
-
 SparsePrefillInputs prefill_inputs(const DecodeInputs& decode) {
   SparsePrefillInputs inputs;
-  auto without_query_token = [](ConstTensorView view) {
+  auto of_rows = [](ConstTensorView view) {
     view.shape = {view.shape[0], view.shape[2], view.shape[3]};
     view.strides = {view.strides[0], view.strides[2], 1};
     view.rank = 3;
     return view;
   };
-  inputs.q = without_query_token(decode.q);
-  if (decode.q_rope.present()) inputs.q_rope = without_query_token(decode.q_rope);
+  inputs.q = of_rows(decode.q);
+  if (decode.q_rope.present()) inputs.q_rope = of_rows(decode.q_rope);
   inputs.kv = decode.kv_cache;
   if (decode.kv_cache.dtype != Dtype::kU8 && decode.kv_cache.shape[1] == 1) {
     inputs.kv.shape = {decode.kv_cache.shape[0], 1, decode.kv_cache.shape[3]};
@@ -123,16 +118,16 @@ SparsePrefillInputs prefill_inputs(const DecodeInputs& decode) {
   inputs.extra_indices = decode.extra_indices;
   inputs.extra_topk_length = decode.extra_topk_length;
   inputs.q_norm = decode.q_norm;
-  inputs.q_rotate = without_query_token_of(decode.q_rotate);
-  inputs.out_rotate = without_query_token_of(decode.out_rotate);
+  inputs.q_rotate = without_query_token(decode.q_rotate);
+  inputs.out_rotate = without_query_token(decode.out_rotate);
   return inputs;
 }
 
 Result<Comparison> compare_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
                                    const SparsePrefillOutputs& results) {
   FLASHLATENT_ASSIGN_OR_RETURN(const SparsePrefillCall call, as_decode(inputs, options, Device{}));
-  return compare(call.problem, call.inputs, with_query_token(results.out), with_last_query_token(results.lse),
-                 {}, {}, {}, {with_last_query_token(results.max_logits), {}});
+  return compare(call.problem, call.inputs, out_as_decode(results), with_last_query_token(results.lse), {},
+                 {}, {}, {with_last_query_token(results.max_logits), {}}, results.out_fp8);
 }
 
 }  // namespace flashlatent::runtime

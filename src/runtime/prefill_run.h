@@ -54,6 +54,9 @@ SparsePrefillOptions prefill_options(const DecodeProblem& problem);
 /// with pages of one token becomes contiguous rows. Edges go with it.
 SparsePrefillInputs prefill_inputs(const DecodeInputs& decode);
 
+/// A rotation with positions (batch, 1) as one with (batch).
+Rotation without_query_token(Rotation rotation);
+
 /// Compares all three results, on the CPU, with the oracle's.
 Result<Comparison> compare_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
                                    const SparsePrefillOutputs& results);

@@ -90,12 +90,11 @@ Status verify(const Engine& engine, const Scheduler::Step& step, std::int64_t nu
   report.verify_worst_ratio = std::max(report.verify_worst_ratio, comparison.worst_ratio);
   if (!comparison.ok()) {
     const runtime::RowReport& worst = comparison.worst;
-    report.mismatch = message(
-        "step ", number, ", layer ", layer, ", request ", step.requests[row], " of the trace (row ", row,
-        " of the batch), query head ", worst.head,
-        worst.column < 0 ? std::string(": lse") : message(", column ", worst.column, ": out"), " is ",
-        worst.got, ", expected ", worst.expected, "; the row's error is ", worst.error, ", allowed ",
-        worst.tolerance, "; ", comparison.wrong_rows, " of ", comparison.rows, " rows checked are wrong");
+    report.mismatch = message("step ", number, ", layer ", layer, ", request ", step.requests[row],
+                              " of the trace (row ", row, " of the batch), query head ", worst.head,
+                              runtime::what_is_wrong(worst), " is ", worst.got, ", expected ", worst.expected,
+                              "; the row's error is ", worst.error, ", allowed ", worst.tolerance, "; ",
+                              comparison.wrong_rows, " of ", comparison.rows, " rows checked are wrong");
   }
   return {};
 }

@@ -30,16 +30,20 @@ class Chosen(NamedTuple):
         return given
 
 
-def decode(step: flashlatent.Step, q: torch.Tensor, kv_cache: torch.Tensor, chosen: Chosen, out: torch.Tensor,
+def decode(step: flashlatent.Step, q: torch.Tensor, kv_cache: torch.Tensor, chosen: Chosen, out: Optional[torch.Tensor],
            q_rope: Optional[torch.Tensor] = None, **options: Any) -> torch.Tensor:
-    """q (rows, heads, dim), or q and q_rope, which have dim together, each row a request of its own, into out; returns
-    lse (rows, heads)."""
-    _, lse = step.decode(q.unsqueeze(1), kv_cache, q_rope=None if q_rope is None else q_rope.unsqueeze(1),
-                         out=out.unsqueeze(1), **chosen.arguments(), **options)
+    """q (rows, heads, dim), or q and q_rope, which have dim together, each row a request of its own, into out, or into
+    out_fp8 of the options; returns lse (rows, heads)."""
+    for name in ("q_rotate", "out_rotate"):
+        rotation = options.get(name)
+        if rotation is not None:
+            options[name] = rotation._replace(positions=rotation.positions.unsqueeze(1))
+    q, q_rope, out = (None if rows is None else rows.unsqueeze(1) for rows in (q, q_rope, out))
+    _, lse = step.decode(q, kv_cache, q_rope=q_rope, out=out, **chosen.arguments(), **options)
     return lse.squeeze(2)
 
 
-def prefill(step: flashlatent.Step, q: torch.Tensor, kv_cache: torch.Tensor, chosen: Chosen, out: torch.Tensor,
+def prefill(step: flashlatent.Step, q: torch.Tensor, kv_cache: torch.Tensor, chosen: Chosen, out: Optional[torch.Tensor],
             q_rope: Optional[torch.Tensor] = None, **options: Any) -> torch.Tensor:
     """The same for a prompt's rows: by sparse_prefill(), or by decode where sparse_prefill() refuses such a call."""
     kind = (q.device.type, q.dtype, q.shape[1:], kv_cache.dtype, kv_cache.shape[-1], options.get("extra_kv_format"))

@@ -1,6 +1,8 @@
 """flashlatent.vllm's layers of DeepSeek V4 and V4.1 with their edges: queries, window tokens and outputs beside vLLM's
-own order of rounding, and outputs beside vLLM's own kernel; a whole layer beside float64."""
+own order of rounding, and outputs beside vLLM's own kernel; edges in attention beside edges apart; a whole layer beside
+float64."""
 
+import dataclasses
 import os
 import sys
 from types import SimpleNamespace
@@ -18,7 +20,7 @@ import flashlatent  # noqa: E402
 import flashlatent.vllm  # noqa: E402
 from flashlatent.vllm import _refusals, _v4_choice  # noqa: E402
 from v4_case import (  # noqa: E402
-    DIM, HEADS, LENGTHS, NEW, SCALE, WINDOW, case, empty_cache, on_device, rotation, rows_of, run)
+    DECODES, DIM, HEADS, LENGTHS, NEW, SCALE, WINDOW, case, empty_cache, on_device, rotation, rows_of)
 from vllm_case import DEVICE  # noqa: E402
 
 flashlatent.vllm.register()
@@ -38,6 +40,7 @@ def layer_class(kind):
 def with_edges(layer, window, table, generator):
     """A layer's members that its edges read. wo_a is e4m3, with a scale for 128 times 128."""
     width = layer.n_local_heads // GROUPS * DIM
+    layer.head_dim = DIM
     layer.eps, layer.rotary_emb = EPS, SimpleNamespace(cos_sin_cache=table.to(DEVICE))
     layer.swa_cache_layer = SimpleNamespace(prefix="window", kv_cache=window)
     layer.n_local_groups, layer.o_lora_rank, layer._einsum_recipe = GROUPS, RANK, (1, 128, 128)
@@ -71,22 +74,108 @@ def bits(x):
     return x.cpu().view(torch.int16)
 
 
+def whole_layer(kind, record, generator):
+    """(layer, metadata, positions, q, kv, its rotation): two requests that decode, and a prompt, before new tokens are
+    stored."""
+    table, rotate = rotation(max(LENGTHS), generator)
+    layer, swa, *_ = case(layer_class(kind), 1 if kind == "v4" else 0, compressed=False, window_page=PAGE,
+                          records=(record, record))
+    layer.is_kv_source, layer.compressed_cache_prefix, layer.use_pcp = False, None, False
+    with_edges(layer, layer.swa_cache_layer.kv_cache.to(DEVICE), table, generator)
+    positions = torch.cat([torch.arange(n - s, n) for n, s in zip(LENGTHS, NEW)])
+    requests, pages = swa.token_to_req_indices.cpu(), swa.block_table.cpu()
+    swa.slot_mapping = (pages[requests, positions // PAGE].long() * PAGE + positions % PAGE).to(DEVICE)
+    q = torch.randn(len(positions), HEADS, DIM, generator=generator).bfloat16()
+    kv = torch.randn(len(positions), DIM, generator=generator).bfloat16()
+    return layer, {"window": swa}, positions, q, kv, rotate
+
+
+def vllms_class(layer):
+    return next(base for base in type(layer).__mro__ if base.__module__.endswith(".flashmla"))
+
+
+def attend(monkeypatch, layer, metadata, q, positions):
+    """What forward_mqa() writes, of this vLLM's kind."""
+    from flashlatent.vllm import _v4_layer
+
+    for module in (_v4_layer, sys.modules[vllms_class(layer).__module__]):
+        monkeypatch.setattr(module, "get_forward_context", lambda: SimpleNamespace(attn_metadata=metadata))
+    q, positions = q.to(DEVICE, copy=True), positions.to(DEVICE)
+    if hasattr(vllms_class(layer), "_alloc_attn_out"):
+        out = layer._alloc_attn_out(len(q), q)
+    else:
+        out = q.new_full((len(q), PADDED, DIM), float("nan"))
+    layer.forward_mqa(q, None, positions, out)
+    assert not hasattr(layer, "_edges")
+    return out
+
+
+def part_of(metadata, rows):
+    """The metadata of a step that has only these rows, of its decodes or its prompt."""
+    swa, decodes = metadata["window"], rows.stop == DECODES
+    return {"window": dataclasses.replace(
+        swa, token_to_req_indices=swa.token_to_req_indices[rows], is_valid_token=swa.is_valid_token[rows],
+        num_decodes=2 * decodes, num_prefills=1 - decodes, num_decode_tokens=DECODES * decodes,
+        num_prefill_tokens=NEW[-1] * (1 - decodes))}
+
+
 @pytest.mark.parametrize("kind, record", KINDS)
-@pytest.mark.parametrize("heads", [HEADS, PADDED])
-def test_queries_are_vllms(kind, record, heads):
-    generator = torch.Generator().manual_seed(heads)
-    layer, rotate = small_layer(kind, record, generator, heads)
-    rows = 40
-    q = torch.randn(rows, heads, DIM, generator=generator).bfloat16()
-    kv = torch.randn(rows, DIM, generator=generator).bfloat16()
-    positions = torch.randint(0, 200, (rows,), generator=generator)
-    metadata = {"window": SimpleNamespace(slot_mapping=torch.full((rows,), -1).to(DEVICE))}
+def test_queries_are_vllms(monkeypatch, kind, record):
+    from flashlatent.vllm import _v4_edges
+
+    layer, metadata, positions, q, kv, rotate = whole_layer(kind, record, torch.Generator().manual_seed(HEADS))
     given = q.to(DEVICE, copy=True)
-    found = layer._fused_qnorm_rope_kv_insert(given, kv.to(DEVICE), positions.to(DEVICE), metadata)
-    assert found.shape == (rows, PADDED, DIM) and (found is given) == (heads == PADDED)
-    expected = vllms_queries(kind, q, positions, rotate)
-    apart = (bits(found[:, :heads]) - bits(expected)).abs()
+    assert layer._fused_qnorm_rope_kv_insert(given, kv.to(DEVICE), positions.to(DEVICE), metadata) is given
+    assert torch.equal(bits(given), bits(q))
+    found = {}
+
+    def way(name):
+        def prepare(step, q, cache, chosen, out, q_norm=0.0, q_rotate=(None, None), **options):
+            assert (q_rotate[0] is None) == (name == "prefill")  # whose queries are prepared, in place
+            found[name] = flashlatent.prepare_queries(q, norm=q_norm, positions=q_rotate[0], table=q_rotate[1])
+        return prepare
+
+    ways = {name: way(name) for name in ("decode", "prefill")}
+    ours = next(base for base in layer_class(kind).__mro__ if "_forward_decode" in vars(base))
+    for name, made in ways.items():
+        monkeypatch.setattr(sys.modules[ours.__module__], name, made)
+    monkeypatch.setattr(_v4_edges, "prefill", ways["prefill"])
+    attend(monkeypatch, layer, metadata, q, positions)
+    apart = (bits(torch.cat([found["decode"], found["prefill"]])) - bits(vllms_queries(kind, q, positions, rotate))).abs()
     assert apart.max() <= 1 and (apart > 0).float().mean() < 1e-3  # sums of squares in another order
+
+
+@pytest.mark.parametrize("kind, record", KINDS)
+@pytest.mark.parametrize("rows", [slice(0, None), slice(0, DECODES), slice(DECODES, None)], ids=["both", "decode", "prompt"])
+def test_edges_in_attention_have_the_bits_of_edges_apart(monkeypatch, kind, record, rows):
+    from flashlatent.vllm import _v4_edges
+
+    layer, metadata, positions, q, kv, _ = whole_layer(kind, record, torch.Generator().manual_seed(7))
+    layer._fused_qnorm_rope_kv_insert(q.to(DEVICE), kv.to(DEVICE), positions.to(DEVICE), metadata)
+    q, positions = q[rows], positions[rows]
+    metadata = metadata if rows == slice(0, None) else part_of(metadata, rows)
+    launches, finish = [], flashlatent._native.finish_outputs_into
+    monkeypatch.setattr(_v4_edges._native, "finish_outputs_into",
+                        lambda *args, **options: (launches.append(1), finish(*args, **options)))
+    found = attend(monkeypatch, layer, metadata, q, positions)
+    in_fp8 = not isinstance(found, torch.Tensor)
+    assert len(launches) == (in_fp8 and rows.stop != DECODES)  # with prompts the step is cast as a whole
+
+    where = {"positions": positions.to(DEVICE), "table": layer.rotary_emb.cos_sin_cache}
+    prepared = flashlatent.prepare_queries(q.to(DEVICE), norm=EPS if kind == "v4" else 0.0, **where)
+    layer.__class__ = type(layer).__mro__[2]  # the layer without edges
+    out = torch.full_like(prepared, float("nan"))
+    layer.forward_mqa(prepared, None, positions.to(DEVICE), out)
+    if not in_fp8:
+        assert torch.equal(bits(found[:, :HEADS]), bits(out))
+        return
+    codes, scales = flashlatent.finish_outputs(out, groups=GROUPS, scale_columns=128, **where)
+    if DEVICE.type == "cpu":
+        assert torch.equal(found.data.transpose(0, 1), codes) and torch.equal(found.scale, scales)
+        return
+    values = [(c.view(torch.float8_e4m3fn).float().unflatten(-1, (-1, 128)) *
+               s.permute(2, 0, 1)[:len(q), :, :, None]) for c, s in ((found.data.transpose(0, 1), found.scale), (codes, scales))]
+    assert (values[0] - values[1]).norm() < 0.02 * values[1].norm()  # kernels of both do not round between
 
 
 @pytest.mark.parametrize("kind, record", KINDS)
@@ -295,24 +384,12 @@ def test_indexers_are_changed_once(kind):
 
 @pytest.mark.parametrize("kind, record", KINDS)
 def test_a_layer_from_projected_queries_to_projected_outputs(monkeypatch, deep_gemm, kind, record):
-    generator = torch.Generator().manual_seed(9)
-    table, rotate = rotation(max(LENGTHS), generator)
-    ratio = 1 if kind == "v4" else 0
-    layer, swa, *_ = case(layer_class(kind), ratio, compressed=False, window_page=PAGE, records=(record, record))
-    layer.is_kv_source, layer.compressed_cache_prefix, layer.use_pcp = False, None, False
-    with_edges(layer, layer.swa_cache_layer.kv_cache.to(DEVICE), table, generator)
-    positions = torch.cat([torch.arange(n - s, n) for n, s in zip(LENGTHS, NEW)])
-    requests, pages = swa.token_to_req_indices.cpu(), swa.block_table.cpu()
-    swa.slot_mapping = (pages[requests, positions // PAGE].long() * PAGE + positions % PAGE).to(DEVICE)
-    q = torch.randn(len(positions), HEADS, DIM, generator=generator).bfloat16()
-    kv = torch.randn(len(positions), DIM, generator=generator).bfloat16()
+    layer, metadata, positions, q, kv, rotate = whole_layer(kind, record, torch.Generator().manual_seed(9))
+    layer._fused_qnorm_rope_kv_insert(q.to(DEVICE), kv.to(DEVICE), positions.to(DEVICE), metadata)
+    out = attend(monkeypatch, layer, metadata, q, positions)
+    projected = layer._o_proj(out, positions.to(DEVICE)).float().cpu()
 
-    metadata = {"window": swa}
-    prepared = layer._fused_qnorm_rope_kv_insert(q.to(DEVICE), kv.to(DEVICE), positions.to(DEVICE), metadata)
-    module = sys.modules[next(base.__module__ for base in type(layer).__mro__ if base.__module__.endswith(".flashmla"))]
-    out = run(monkeypatch, module, layer, metadata, prepared)
-    projected = layer._o_proj(out.bfloat16().to(DEVICE), positions.to(DEVICE)).float().cpu()
-
+    requests, pages = (x.cpu() for x in (metadata["window"].token_to_req_indices, metadata["window"].block_table))
     queries = q.double()
     if kind == "v4":
         queries = queries * torch.rsqrt(queries.square().mean(-1, keepdim=True) + EPS)
@@ -334,19 +411,24 @@ def test_a_layer_from_projected_queries_to_projected_outputs(monkeypatch, deep_g
 
 
 @pytest.mark.parametrize("kind, record", KINDS)
-def test_measuring_memory_writes_nothing(kind, record):
+def test_measuring_memory_attends_to_nothing(monkeypatch, kind, record):
     layer, _ = small_layer(kind, record, torch.Generator().manual_seed(1))
-    q = torch.zeros(5, HEADS, DIM, dtype=torch.bfloat16, device=DEVICE)
-    assert layer._fused_qnorm_rope_kv_insert(q, q[:, 0], torch.zeros(5), None).shape == (5, PADDED, DIM)
+    q = torch.ones(5, HEADS, DIM, dtype=torch.bfloat16, device=DEVICE)
+    assert layer._fused_qnorm_rope_kv_insert(q, q[:, 0], torch.zeros(5), None) is q
+    out = attend(monkeypatch, layer, None, q, torch.zeros(5, dtype=torch.int64))
+    parts = (out[:, :HEADS],) if isinstance(out, torch.Tensor) else (out.data, out.scale)
+    assert not any(part.any() for part in parts)
 
 
 @pytest.mark.parametrize("kind, record", KINDS)
 def test_a_projection_that_is_not_fp8_is_vllms(monkeypatch, kind, record):
     layer, _ = small_layer(kind, record, torch.Generator().manual_seed(1))
     layer.wo_a = SimpleNamespace(weight=torch.zeros(1, dtype=torch.bfloat16))
-    base = next(base for base in type(layer).__mro__ if base.__module__.endswith(".flashmla"))
+    base, o = vllms_class(layer), torch.zeros(2, PADDED, DIM, dtype=torch.bfloat16, device=DEVICE)
     monkeypatch.setattr(base, "_o_proj", lambda self, o, positions: "theirs")
-    assert layer._o_proj(None, None) == "theirs"
+    assert layer._o_proj(o, None) == "theirs"
+    if hasattr(base, "_alloc_attn_out"):
+        assert layer._alloc_attn_out(2, o).shape == o.shape
 
 
 def choose(monkeypatch, which, options, backend=None):

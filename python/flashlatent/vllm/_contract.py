@@ -89,6 +89,7 @@ _V41_NEEDS: Tuple[Tuple[str, str, str], ...] = (
     (_V41 + "common/ops/indexer_k_store.py", "indexer_k_norm_rope_store",
      "k_pre positions cos_sin_cache rms_norm_weight rms_norm_eps k_cache kv_slot_mapping compress_ratio use_fp4_cache"),
     (_V41 + "attention.py", "DeepseekV4Attention._fused_qnorm_rope_kv_insert", "self q kv positions attn_metadata"),
+    (_V41 + "attention.py", "DeepseekV4Attention._alloc_attn_out", "self num_tokens hidden_states"),
     *_V4_SHARED,
 )
 

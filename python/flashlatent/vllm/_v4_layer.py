@@ -19,6 +19,11 @@ from ._slots import Slots, slots_of_requests
 _HEADS = (8, 16, 32, 64, 128)  # numbers of heads that vLLM's kernel for queries writes
 
 
+def step_metadata() -> Any:
+    """vLLM's metadata of the step by layers' names; None while memory is measured."""
+    return get_forward_context().attn_metadata
+
+
 class V4Layer:
     """A base of layers' classes, before vLLM's FlashMLA layer."""
 
@@ -33,7 +38,7 @@ class V4Layer:
         raise ValueError(f"flashlatent: num_heads is {num_heads} on this rank; at most {_HEADS[-1]} is expected")
 
     def forward_mqa(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor, output: torch.Tensor) -> None:
-        if get_forward_context().attn_metadata is None:  # memory is measured, and no workspace is wanted
+        if step_metadata() is None:  # no workspace is wanted
             output.zero_()
             return
         super().forward_mqa(q, kv, positions, output)  # type: ignore[misc]
@@ -45,14 +50,16 @@ class V4Layer:
                                  attn_metadata.block_size // self.compress_ratio, swa_metadata.is_valid_token[rows])
 
     def _attend(self, way: Any, q: torch.Tensor, extra: Optional[torch.Tensor], swa_metadata: Any, chosen: Chosen,
-                out: torch.Tensor) -> None:
+                out: Optional[torch.Tensor], **options: Any) -> None:
+        """options: edges of the layer, of which out_fp8 may take the place of `out`."""
         heads = self.n_local_heads  # heads above are padding, which the layer cuts off
         if not hasattr(swa_metadata, "flashlatent_step"):  # vLLM makes this metadata anew for each step
             swa_metadata.flashlatent_step = Step()
         window = self.swa_cache_layer.kv_cache  # type: ignore[attr-defined]
-        options = _caches(window, extra if chosen.extra_slots is not None else None)
-        way(swa_metadata.flashlatent_step, q[:, :heads], window.unsqueeze(-2), chosen, out[:, :heads],
-            softmax_scale=self.scale, attn_sink=self.attn_sink[:heads], **options)  # type: ignore[attr-defined]
+        options.update(_caches(window, extra if chosen.extra_slots is not None else None))
+        way(swa_metadata.flashlatent_step, q[:, :heads], window.unsqueeze(-2), chosen,
+            None if out is None else out[:, :heads], softmax_scale=self.scale,  # type: ignore[attr-defined]
+            attn_sink=self.attn_sink[:heads], **options)  # type: ignore[attr-defined]
 
 
 def _caches(window: torch.Tensor, extra: Optional[torch.Tensor]) -> Dict[str, Any]:

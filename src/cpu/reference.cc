@@ -89,10 +89,14 @@ double scaled_element(const ConstTensorView& view, const ConstTensorView& scale,
 /// The elements at `offset`, and each `stride` behind the one before: as many as `row` has.
 void read_elements(const ConstTensorView& view, const ConstTensorView& scale, std::int64_t offset,
                    std::int64_t stride, int head, std::vector<double>& row) {
-  for (double& x : row) {
-    x = scaled_element(view, scale, offset, head);
-    offset += stride;
+  if (view.dtype == Dtype::kU8) {
+    const auto* codes = static_cast<const std::uint8_t*>(view.data) + offset;
+    const double factor = scale_of(scale, head);
+    for (std::size_t d = 0; d < row.size(); ++d) row[d] = e4m3::decode(codes[d * stride]) * factor;
+    return;
   }
+  const auto* elements = static_cast<const std::uint16_t*>(view.data) + offset;
+  for (std::size_t d = 0; d < row.size(); ++d) row[d] = to_float(elements[d * stride], view.dtype);
 }
 
 /// The begin of a cached latent row, which is the key, and its begin the value.
@@ -326,6 +330,161 @@ void turn_back(const DecodeProblem& problem, const DecodeInputs& inputs, int req
   row.out_rounding = std::hypot(row.out_rounding * growth, again);
 }
 
+/// One query row on its way to a result: first the scores of all tokens, then the sum of their values.
+class HeadRow {
+ public:
+  HeadRow(const DecodeProblem& problem, const DecodeInputs& inputs, const Working& working, int request,
+          int token, int head)
+      : problem_(problem),
+        inputs_(inputs),
+        working_(working),
+        request_(request),
+        token_(token),
+        head_(head),
+        query_(query_elements(problem, inputs, request, token, head, inputs.q_scale)),
+        plain_query_(working_query(problem, query_)),
+        reads_rounded_(working.rounds_cached(format_of(problem.cache))),
+        e4m3_products_(problem.fp8_products()),
+        result_{.out = std::vector<double>(problem.cache.v_dim),
+                .lse = -kInfinity,
+                .plain_out = std::vector<float>(problem.cache.v_dim),
+                .plain_lse = -std::numeric_limits<float>::infinity(),
+                .lse_rounding = 0,
+                .out_rounding = 0,
+                .max_logit = -kInfinity,
+                .plain_max_logit = -std::numeric_limits<float>::infinity(),
+                .max_logit_rounding = 0} {}
+
+  /// A token's key, and as it is read in the working precision.
+  void add_key(const double* key, const float* read, std::int64_t distance) {
+    double score = 0, read_score = 0;
+    float plain_score = 0;
+    Fp32Sums fp32_sums;
+    E4m3Sums e4m3_sums;
+    for (int d = 0; d < problem_.cache.qk_dim; ++d) {
+      score += query_[d] * key[d];
+      if (reads_rounded_) read_score += query_[d] * read[d];
+      const float product = plain_query_[d] * read[d];
+      plain_score += product;
+      if (e4m3_products_) {
+        e4m3_sums.add(d, product, plain_score);
+      } else {
+        fp32_sums.add(product, plain_score);
+      }
+    }
+    const float scale = problem_.options.softmax_scale;
+    const float plain_scale = scale * working_.scale();
+    const double rounding = e4m3_products_ ? e4m3_sums.rounding() : fp32_sums.rounding();
+    roundings_.push_back(rounding * std::abs(plain_scale));
+    scores_.push_back(transformed(score * scale, problem_, inputs_, head_, distance));
+    if (!reads_rounded_) read_score = score;
+    read_scores_.push_back(transformed(read_score * scale, problem_, inputs_, head_, distance));
+    plain_scores_.push_back(transformed(plain_score * plain_scale, problem_, inputs_, head_, distance));
+  }
+
+  /// Behind the last key.
+  void begin_values() {
+    for (double score : scores_) max_ = std::max(max_, score);
+    for (float score : plain_scores_) plain_max_ = std::max(plain_max_, score);
+    // A row is empty if it has no token, or if all its scores are -inf.
+    empty_ = std::all_of(scores_.begin(), scores_.end(), [](double s) { return s == -kInfinity; });
+  }
+
+  /// Token i's value, as it is read, the sum of its squares, and how often the token is among all.
+  void add_value(std::size_t i, const double* value, const float* read, double norm2, int repeats) {
+    if (empty_) return;
+    const double p = std::exp(scores_[i] - max_);
+    const float plain_p = std::exp(plain_scores_[i] - plain_max_);
+    const float rounded_p = working_.probability(plain_p);
+    const double read_p = std::exp(read_scores_[i] - max_);
+    sum_ += p;
+    read_sum_ += read_p;
+    plain_sum_ += plain_p;
+    rounding2_ += repeats * (p * roundings_[i]) * (p * roundings_[i]);
+    spread_ += spread_weight(repeats, p == 1 && !e4m3_products_) * p * p * norm2;
+    size2_ += p * norm2;
+    for (int d = 0; d < problem_.cache.v_dim; ++d) {
+      result_.out[d] += p * value[d];
+      result_.plain_out[d] += rounded_p * read[d];
+      if (reads_rounded_) read_out_[d] += read_p * read[d];
+    }
+  }
+
+  /// Behind the last value.
+  ReferenceRow result() {
+    if (empty_) return std::move(result_);
+    result_.lse = max_ + std::log(sum_);
+    result_.max_logit = std::isnan(result_.lse) ? result_.lse : max_;
+    result_.plain_lse = plain_max_ + std::log(plain_sum_);
+    result_.plain_max_logit = plain_max_;
+    const auto magnitude = [](double x) { return std::isfinite(x) ? std::abs(x) : 0; };
+    const double read_lse = max_ + std::log(read_sum_);
+    const double deviations = e4m3_products_ ? 1 : kDeviations;
+    const std::size_t largest = std::max_element(scores_.begin(), scores_.end()) - scores_.begin();
+    result_.lse_rounding = magnitude(read_lse - result_.lse) + deviations * std::sqrt(rounding2_) / sum_;
+    result_.max_logit_rounding =
+        magnitude(read_scores_[largest] - max_) + deviations * magnitude(roundings_[largest]);
+    double keep = 1, plain_keep = 1, read_keep = 1;  // what the sink leaves
+    if (problem_.options.attn_sink) {
+      const double sink = static_cast<const float*>(inputs_.attn_sink.data)[head_];
+      keep = 1 / (1 + std::exp(sink - result_.lse));
+      plain_keep = 1 / (1 + std::exp(sink - result_.plain_lse));
+      read_keep = 1 / (1 + std::exp(sink - read_lse));
+    }
+    const double spread_left = keep * std::sqrt(spread_) / sum_;
+    double norm2 = 0, reading2 = 0;
+    for (int d = 0; d < problem_.cache.v_dim; ++d) {
+      result_.out[d] *= keep / sum_;
+      if (reads_rounded_) {
+        const double difference = magnitude(read_out_[d] * read_keep / read_sum_ - result_.out[d]);
+        reading2 += difference * difference;
+      }
+      const float plain =
+          result_.plain_out[d] / plain_sum_ * working_.scale() * static_cast<float>(plain_keep);
+      result_.plain_out[d] = rounded(plain, problem_.cache.dtype);
+      if (std::isfinite(result_.out[d])) norm2 += result_.out[d] * result_.out[d];
+    }
+    const auto square = [](double x) { return std::isfinite(x) ? x * x : 0; };
+    const double u = unit_roundoff(problem_.cache.dtype);
+    double out_rounding2 = u * u * (norm2 + square(spread_left));
+    if (e4m3_products_) {
+      // Rounding P to e4m3 loses something that follows from the score. Beside the part that is independent
+      // from token to token there is an error in the direction in which values go with scores. And where few
+      // tokens weigh, the error is no average of many roundings; one is at most 2^-4.
+      constexpr double kOfTokens = 0x1p-3, kOfDirection = 0x1p-4;
+      const double value_size = keep * std::sqrt(size2_ / sum_ / problem_.cache.v_dim);
+      out_rounding2 = u * u * norm2 + kOfTokens * kOfTokens * square(spread_left) +
+                      kOfDirection * kOfDirection * square(value_size);
+      // A sink's share follows from lse, and so does its error.
+      if (problem_.options.attn_sink) out_rounding2 += square(result_.lse_rounding) * norm2 / 0.16;
+    }
+    result_.out_rounding = std::sqrt(0.16 * out_rounding2 + reading2);
+    if (inputs_.out_rotate.present()) turn_back(problem_, inputs_, request_, token_, result_);
+    return std::move(result_);
+  }
+
+ private:
+  const DecodeProblem& problem_;
+  const DecodeInputs& inputs_;
+  const Working& working_;
+  int request_, token_, head_;
+  std::vector<double> query_;
+  std::vector<float> plain_query_;
+  bool reads_rounded_, e4m3_products_;
+  ReferenceRow result_;
+  // Of each token.
+  std::vector<double> scores_;
+  std::vector<double> read_scores_;  // of keys as they are read, without any other rounding
+  std::vector<float> plain_scores_;
+  std::vector<double> roundings_;  // of plain scores, RMS
+  bool empty_ = false;
+  double max_ = -kInfinity;
+  float plain_max_ = -std::numeric_limits<float>::infinity();
+  double sum_ = 0, spread_ = 0, size2_ = 0, rounding2_ = 0, read_sum_ = 0;
+  float plain_sum_ = 0;
+  std::vector<double> read_out_ = std::vector<double>(problem_.cache.v_dim);
+};
+
 }  // namespace
 
 int query_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, int request) {
@@ -350,135 +509,41 @@ std::vector<float> e4m3_query_row(const DecodeProblem& problem, const DecodeInpu
   return working_query(problem, query_elements(problem, inputs, request, token, head, {}));
 }
 
+std::vector<ReferenceRow> reference_rows(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                         int request, int token, std::span<const int> heads) {
+  const DecodeProblem::Cache& cache = problem.cache;
+  const Working working(problem, scale_of(inputs.kv_scale, 0));
+  const std::vector<Seen> seen = seen_by(problem, inputs, request, token);
+  std::vector<HeadRow> rows;
+  for (int head : heads) rows.emplace_back(problem, inputs, working, request, token, head);
+  // A token is read once for all heads.
+  const int kv_head = heads.empty() ? 0 : heads[0] / (problem.query.heads / cache.heads);
+  std::vector<double> key(cache.qk_dim), value(cache.v_dim);
+  std::vector<float> read(std::max(cache.qk_dim, cache.v_dim));  // in the working precision
+  for (const auto& [place, distance] : seen) {
+    read_key(problem, inputs, place, kv_head, key);
+    for (int d = 0; d < cache.qk_dim; ++d) read[d] = working.cached(key[d]);
+    for (HeadRow& row : rows) row.add_key(key.data(), read.data(), distance);
+  }
+  for (HeadRow& row : rows) row.begin_values();
+  const std::vector<int> repeats = repeats_of(seen, problem.sparse.enabled || cache.extra.indexed);
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    read_value(problem, inputs, seen[i].place, kv_head, value);
+    double norm2 = 0;
+    for (int d = 0; d < cache.v_dim; ++d) {
+      read[d] = working.cached(value[d]);
+      norm2 += value[d] * value[d];
+    }
+    for (HeadRow& row : rows) row.add_value(i, value.data(), read.data(), norm2, repeats[i]);
+  }
+  std::vector<ReferenceRow> results;
+  for (HeadRow& row : rows) results.push_back(row.result());
+  return results;
+}
+
 ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                            int head) {
-  const auto& [query, cache, sparse, options] = problem;
-  const int kv_head = head / (query.heads / cache.heads);
-  const std::vector<Seen> seen = seen_by(problem, inputs, request, token);
-  std::vector<double> scores;
-  std::vector<double> read_scores;  // of keys as they are read, without any other rounding
-  std::vector<float> plain_scores;
-  std::vector<double> roundings;  // of plain scores, RMS
-  const std::vector<double> query_row = query_elements(problem, inputs, request, token, head, inputs.q_scale);
-  const std::vector<float> plain_query = working_query(problem, query_row);
-  const Working working(problem, scale_of(inputs.kv_scale, 0));
-  const bool reads_rounded = working.rounds_cached(format_of(cache));
-  const bool e4m3_products = problem.fp8_products();
-  std::vector<double> key(cache.qk_dim), value(cache.v_dim);
-  for (const auto& [place, distance] : seen) {
-    double score = 0, read_score = 0;
-    float plain_score = 0;
-    Fp32Sums fp32_sums;
-    E4m3Sums e4m3_sums;
-    read_key(problem, inputs, place, kv_head, key);
-    for (int d = 0; d < cache.qk_dim; ++d) {
-      const float cached = working.cached(key[d]);
-      score += query_row[d] * key[d];
-      if (reads_rounded) read_score += query_row[d] * cached;
-      const float product = plain_query[d] * cached;
-      plain_score += product;
-      if (e4m3_products) {
-        e4m3_sums.add(d, product, plain_score);
-      } else {
-        fp32_sums.add(product, plain_score);
-      }
-    }
-    const float plain_scale = options.softmax_scale * working.scale();
-    const double rounding = e4m3_products ? e4m3_sums.rounding() : fp32_sums.rounding();
-    roundings.push_back(rounding * std::abs(plain_scale));
-    scores.push_back(transformed(score * options.softmax_scale, problem, inputs, head, distance));
-    if (!reads_rounded) read_score = score;
-    read_scores.push_back(transformed(read_score * options.softmax_scale, problem, inputs, head, distance));
-    plain_scores.push_back(transformed(plain_score * plain_scale, problem, inputs, head, distance));
-  }
-
-  ReferenceRow result{std::vector<double>(cache.v_dim, 0.0),
-                      -kInfinity,
-                      std::vector<float>(cache.v_dim, 0.0F),
-                      -std::numeric_limits<float>::infinity(),
-                      0.0,
-                      0.0,
-                      -kInfinity,
-                      -std::numeric_limits<float>::infinity(),
-                      0.0};
-  // A row is empty if it has no token, or if all its scores are -inf.
-  if (std::all_of(scores.begin(), scores.end(), [](double s) { return s == -kInfinity; })) return result;
-  double max = -kInfinity;
-  float plain_max = -std::numeric_limits<float>::infinity();
-  for (double score : scores) max = std::max(max, score);
-  for (float score : plain_scores) plain_max = std::max(plain_max, score);
-  double sum = 0, spread = 0, size2 = 0, rounding2 = 0, read_sum = 0;
-  std::vector<double> read_out(cache.v_dim, 0.0);
-  const std::vector<int> repeats = repeats_of(seen, sparse.enabled || cache.extra.indexed);
-  float plain_sum = 0;
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    const double p = std::exp(scores[i] - max);
-    const float plain_p = std::exp(plain_scores[i] - plain_max);
-    const float rounded_p = working.probability(plain_p);
-    const double read_p = std::exp(read_scores[i] - max);
-    sum += p;
-    read_sum += read_p;
-    plain_sum += plain_p;
-    rounding2 += repeats[i] * (p * roundings[i]) * (p * roundings[i]);
-    const double weight = spread_weight(repeats[i], p == 1 && !e4m3_products);
-    read_value(problem, inputs, seen[i].place, kv_head, value);
-    for (int d = 0; d < cache.v_dim; ++d) {
-      const double v = value[d];
-      const float cached = working.cached(v);
-      result.out[d] += p * v;
-      if (reads_rounded) read_out[d] += read_p * cached;
-      result.plain_out[d] += rounded_p * cached;
-      spread += weight * (p * v) * (p * v);
-      size2 += p * v * v;
-    }
-  }
-  result.lse = max + std::log(sum);
-  result.max_logit = std::isnan(result.lse) ? result.lse : max;
-  result.plain_lse = plain_max + std::log(plain_sum);
-  result.plain_max_logit = plain_max;
-  const auto magnitude = [](double x) { return std::isfinite(x) ? std::abs(x) : 0; };
-  const double read_lse = max + std::log(read_sum);
-  const double deviations = e4m3_products ? 1 : kDeviations;
-  const std::size_t largest = std::max_element(scores.begin(), scores.end()) - scores.begin();
-  result.lse_rounding = magnitude(read_lse - result.lse) + deviations * std::sqrt(rounding2) / sum;
-  result.max_logit_rounding =
-      magnitude(read_scores[largest] - max) + deviations * magnitude(roundings[largest]);
-  double keep = 1, plain_keep = 1, read_keep = 1;  // what the sink leaves
-  if (options.attn_sink) {
-    const double sink = static_cast<const float*>(inputs.attn_sink.data)[head];
-    keep = 1 / (1 + std::exp(sink - result.lse));
-    plain_keep = 1 / (1 + std::exp(sink - result.plain_lse));
-    read_keep = 1 / (1 + std::exp(sink - read_lse));
-  }
-  const double spread_left = keep * std::sqrt(spread) / sum;
-  double norm2 = 0, reading2 = 0;
-  for (int d = 0; d < cache.v_dim; ++d) {
-    result.out[d] *= keep / sum;
-    if (reads_rounded) {
-      const double difference = magnitude(read_out[d] * read_keep / read_sum - result.out[d]);
-      reading2 += difference * difference;
-    }
-    const float plain = result.plain_out[d] / plain_sum * working.scale() * static_cast<float>(plain_keep);
-    result.plain_out[d] = rounded(plain, cache.dtype);
-    if (std::isfinite(result.out[d])) norm2 += result.out[d] * result.out[d];
-  }
-  const auto square = [](double x) { return std::isfinite(x) ? x * x : 0; };
-  const double u = unit_roundoff(cache.dtype);
-  double out_rounding2 = u * u * (norm2 + square(spread_left));
-  if (e4m3_products) {
-    // Rounding P to e4m3 loses something that follows from the score. Beside the part that is independent
-    // from token to token there is an error in the direction in which values go with scores. And where few
-    // tokens weigh, the error is no average of many roundings; one is at most 2^-4.
-    constexpr double kOfTokens = 0x1p-3, kOfDirection = 0x1p-4;
-    const double value_size = keep * std::sqrt(size2 / sum / cache.v_dim);
-    out_rounding2 = u * u * norm2 + kOfTokens * kOfTokens * square(spread_left) +
-                    kOfDirection * kOfDirection * square(value_size);
-    // A sink's share follows from lse, and so does its error.
-    if (options.attn_sink) out_rounding2 += square(result.lse_rounding) * norm2 / 0.16;
-  }
-  result.out_rounding = std::sqrt(0.16 * out_rounding2 + reading2);
-  if (inputs.out_rotate.present()) turn_back(problem, inputs, request, token, result);
-  return result;
+  return std::move(reference_rows(problem, inputs, request, token, {&head, 1})[0]);
 }
 
 namespace {

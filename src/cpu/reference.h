@@ -1,7 +1,8 @@
-// The oracle: float64, the plainest code, one row at a time.
+// The oracle: float64, the plainest code, one query token at a time.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "flashlatent/decode.h"
@@ -41,6 +42,10 @@ struct ReferenceRow {
 /// problem and may have any strides. A query with edges is prepared in fp32 and rounded, as it is defined.
 ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                            int head);
+
+/// The same for several query heads of one KV head: each token is read once.
+std::vector<ReferenceRow> reference_rows(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                         int request, int token, std::span<const int> heads);
 
 /// The bytes of each token that a query token attends to in an e4m3 latent cache (and its extra cache), in
 /// order.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <random>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "core/element.h"
@@ -85,6 +86,72 @@ TEST(Compare, ADamagedRowIsFound) {
       Results column(*run);
       column.out[row * spec.v_dim + 5] = from_float(1000, spec.dtype);
       EXPECT_EQ(judged(column).wrong_rows, 1) << to_string(c.problem) << ", row " << row;
+    }
+  }
+}
+
+// Remembered rows are those of the same inputs only, though they lie at the same place.
+TEST(Compare, RowsAreRememberedByInputs) {
+  runtime::RandomCase c = runtime::make_case({.heads = 8, .lengths = {70, 130}}, 3);
+  const runtime::RandomCase copy = runtime::make_case({.heads = 8, .lengths = {70, 130}}, 3);
+  Result<runtime::DecodeRun> run = runtime::DecodeRun::create(c.problem, c.inputs, {});
+  ASSERT_TRUE(run.ok() && run->run().ok() && run->fetch().ok());
+  runtime::OracleMemory memory;
+  const auto wrong_rows = [&](runtime::RowSample sample = {}) {
+    return runtime::compare(c.problem, c.inputs, run->out(), run->lse(), {}, {}, sample, {}, {}, &memory)
+        .wrong_rows;
+  };
+  EXPECT_EQ(wrong_rows({.first = 0, .stride = 3}), 0);
+  const auto remembered = [&](const runtime::RandomCase& of) {
+    const runtime::OracleMemory::Rows& rows = memory.rows_of(of.problem, of.inputs);
+    return rows.size() - static_cast<std::size_t>(std::count(rows.begin(), rows.end(), nullptr));
+  };
+  EXPECT_EQ(remembered(copy), 6U);
+  EXPECT_EQ(wrong_rows(), 0);
+  EXPECT_EQ(remembered(copy), 16U);
+  auto* elements = const_cast<std::uint16_t*>(static_cast<const std::uint16_t*>(c.inputs.kv_cache.data));
+  const auto* pages = static_cast<const std::int32_t*>(c.inputs.block_table.data);
+  std::uint16_t& element = elements[pages[0] * c.inputs.kv_cache.strides[0] + 5];  // of the first request
+  const std::uint16_t before = std::exchange(element, float_to_bf16(100));
+  EXPECT_EQ(wrong_rows(), 8);
+  element = before;
+  EXPECT_EQ(wrong_rows(), 0);
+  c.problem.options.softmax_scale *= 2;
+  EXPECT_EQ(wrong_rows(), 16);
+}
+
+// The oracle reads a token once for several heads.
+TEST(Compare, HeadsTogetherAreAsAlone) {
+  for (const CaseSpec& spec : {CaseSpec{.heads = 6, .lengths = {70}, .sink = true},
+                               {.format = KvFormat::kE4m3,
+                               .scales = 1,
+                               .e4m3_query = true,
+                               .query_scales = 6,
+                               .heads = 6,
+                               .lengths = {70}},
+                               {.format = KvFormat::kE4m3,
+                               .layout = KvLayout::kPacked,
+                               .scales = 2,
+                               .heads = 12,
+                               .kv_heads = 2,
+                               .qk_dim = 64,
+                               .v_dim = 64,
+                               .lengths = {70},
+                               .alibi = true}}) {
+    const runtime::RandomCase c = runtime::make_case(spec, 4);
+    for (int kv_head = 0; kv_head < spec.kv_heads; ++kv_head) {
+      std::vector<int> heads(6);
+      std::iota(heads.begin(), heads.end(), 6 * kv_head);
+      const std::vector<cpu::ReferenceRow> rows = cpu::reference_rows(c.problem, c.inputs, 0, 0, heads);
+      ASSERT_EQ(rows.size(), heads.size());
+      for (std::size_t i = 0; i < heads.size(); ++i) {
+        const cpu::ReferenceRow alone = cpu::reference_row(c.problem, c.inputs, 0, 0, heads[i]);
+        EXPECT_EQ(rows[i].out, alone.out);
+        EXPECT_EQ(rows[i].lse, alone.lse);
+        EXPECT_EQ(rows[i].plain_out, alone.plain_out);
+        EXPECT_EQ(rows[i].out_rounding, alone.out_rounding);
+        EXPECT_EQ(rows[i].lse_rounding, alone.lse_rounding);
+      }
     }
   }
 }

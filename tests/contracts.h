@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "flashlatent/decode.h"
@@ -54,6 +56,26 @@ inline runtime::CaseSpec leaping_scores(int apart, KvFormat format, std::vector<
 /// exp2 has room for.
 inline constexpr float kHugeLogits[] = {150.0F, 3e3F, 3e4F, 1e6F, 2e7F, 4.5e7F, 1e10F, 1e20F, -1e10F};
 
+/// Rows to compare of cases with long requests and many heads, whose oracle takes a second for a million
+/// tokens of a head. The stride is odd, so that over the rows of a tile no place in it is left out.
+inline constexpr runtime::RowSample kSomeRows = {.first = 0, .stride = 7};
+
+/// The case with all its requests again and again, `times` times in all, of the same pages: tokens of many
+/// requests would take long to draw and to copy.
+inline void repeat_requests(runtime::RandomCase& c, int times) {
+  c.problem.query.batch *= times;
+  for (ConstTensorView* view : {&c.inputs.q, &c.inputs.block_table, &c.inputs.cache_seqlens,
+                                &c.inputs.indices, &c.inputs.topk_length}) {
+    if (!view->present()) continue;
+    const auto* once = static_cast<const std::uint8_t*>(view->data);
+    const std::size_t bytes = view->shape[0] * view->strides[0] * size_of(view->dtype);
+    std::vector<std::uint8_t>& all = c.storage.emplace_back();
+    for (int i = 0; i < times; ++i) all.insert(all.end(), once, once + bytes);
+    view->data = all.data();
+    view->shape[0] *= times;
+  }
+}
+
 class Contracts : public ::testing::TestWithParam<Backend> {
  protected:
   void SetUp() override {
@@ -78,6 +100,24 @@ class Contracts : public ::testing::TestWithParam<Backend> {
   }
   bool taken(const runtime::CaseSpec& spec) const { return taken(runtime::problem_of(spec)); }
 
+  /// make_case(), of which the last is kept: kernels run on one case after another. It is valid until a case
+  /// is made of another spec; names may differ.
+  const runtime::RandomCase& case_of(runtime::CaseSpec spec, std::uint64_t seed) {
+    spec.name.clear();
+    if (!made_.has_value() || made_spec_ != spec || made_seed_ != seed) {
+      made_ = runtime::make_case(spec, seed);
+      made_spec_ = std::move(spec);
+      made_seed_ = seed;
+    }
+    return *made_;
+  }
+
+  /// runtime::compare() with the oracle's rows of the test's last cases at hand.
+  runtime::Comparison compare(const runtime::RandomCase& c, const runtime::DecodeRun& run,
+                              runtime::RowSample sample = {}) {
+    return runtime::compare(c.problem, c.inputs, run.out(), run.lse(), {}, {}, sample, {}, {}, &oracle_);
+  }
+
   static runtime::DecodeRun place(const runtime::RandomCase& c, const Executor& executor) {
     Result<runtime::DecodeRun> run = runtime::DecodeRun::create(c.problem, c.inputs, executor);
     if (!run.ok()) throw std::runtime_error(run.status().message());
@@ -86,21 +126,20 @@ class Contracts : public ::testing::TestWithParam<Backend> {
 
   /// Runs the case and compares it with the oracle.
   void expect_right(const runtime::CaseSpec& spec, std::uint64_t seed = 1) {
-    expect_right(runtime::make_case(spec, seed), spec.name);
+    expect_right(case_of(spec, seed), spec.name);
   }
   void expect_right(const runtime::RandomCase& c, const std::string& name, runtime::RowSample sample = {}) {
     runtime::DecodeRun run = place(c, executor_);
     ASSERT_TRUE(run.run().ok());
     const Status fetched = run.fetch();
     ASSERT_TRUE(fetched.ok()) << fetched.message();
-    const runtime::Comparison result =
-        runtime::compare(c.problem, c.inputs, run.out(), run.lse(), {}, {}, sample);
+    const runtime::Comparison result = compare(c, run, sample);
     EXPECT_TRUE(result.ok()) << name << " " << to_string(c.problem) << ": " << runtime::to_string(result);
   }
 
   /// The same with the plan of another case, of the same shapes.
   void expect_right_with_plan_of(const runtime::RandomCase& planned, const runtime::RandomCase& used,
-                                 const std::string& name) {
+                                 const std::string& name, runtime::RowSample sample = {}) {
     runtime::DecodeRun plan_run = place(planned, executor_);
     ASSERT_TRUE(plan_run.plan().ok());
     runtime::DecodeRun run = place(used, executor_);
@@ -108,13 +147,13 @@ class Contracts : public ::testing::TestWithParam<Backend> {
                                     run.workspace_memory(), executor_)
                     .ok());
     ASSERT_TRUE(run.fetch().ok());
-    const auto result = runtime::compare(used.problem, used.inputs, run.out(), run.lse());
+    const runtime::Comparison result = compare(used, run, sample);
     EXPECT_TRUE(result.ok()) << name << ": " << runtime::to_string(result);
   }
 
   /// Three runs from poisoned memory give the same bits.
   void expect_same_bits(const runtime::CaseSpec& spec) {
-    runtime::DecodeRun run = place(runtime::make_case(spec, 7), executor_);
+    runtime::DecodeRun run = place(case_of(spec, 7), executor_);
     std::vector<std::uint8_t> out, lse;
     for (int i = 0; i < 3; ++i) {
       ASSERT_TRUE(run.poison().ok());
@@ -131,7 +170,7 @@ class Contracts : public ::testing::TestWithParam<Backend> {
 
   /// Request by request the case (with batch_invariant) gives the bits that the whole batch gives.
   void expect_batch_invariant(const runtime::CaseSpec& spec) {
-    const runtime::RandomCase batch = runtime::make_case(spec, 8);
+    const runtime::RandomCase& batch = case_of(spec, 8);
     expect_right(batch, spec.name);
     runtime::DecodeRun together = place(batch, executor_);
     ASSERT_TRUE(together.run().ok());
@@ -154,6 +193,12 @@ class Contracts : public ::testing::TestWithParam<Backend> {
   }
 
   Executor executor_;
+  runtime::OracleMemory oracle_;
+
+ private:
+  std::optional<runtime::RandomCase> made_;
+  runtime::CaseSpec made_spec_;
+  std::uint64_t made_seed_ = 0;
 };
 
 #if FLASHLATENT_WITH_CUDA

@@ -108,6 +108,10 @@ class Rows {
   std::vector<float> sink_;
 };
 
+/// Rows to compare of calls with many query tokens and heads. The stride is odd, so that over the query
+/// tokens no head is left out.
+inline constexpr runtime::RowSample kSomePrefillRows = {.first = 0, .stride = 7};
+
 /// On every backend that is there.
 class SparsePrefill : public ::testing::TestWithParam<Backend> {
  protected:
@@ -128,16 +132,25 @@ class SparsePrefill : public ::testing::TestWithParam<Backend> {
     return run;
   }
 
-  void check(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options) {
+  /// Does the executor's kernel, or without a name any, take the call?
+  bool takes(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options) {
+    const Status status = PrefillRun::create(inputs, options, executor_).status();
+    EXPECT_TRUE(status.ok() || status.code() == StatusCode::kUnsupported) << status.message();
+    return status.ok();
+  }
+
+  void check(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
+             runtime::RowSample sample = {}) {
     const Result<PrefillRun> results = run(inputs, options);
     ASSERT_TRUE(results.ok()) << results.status().message();
-    const auto compared = runtime::compare_prefill(inputs, options, results->results());
+    const auto compared = runtime::compare_prefill(inputs, options, results->results(), sample, &oracle_);
     ASSERT_TRUE(compared.ok()) << compared.status().message();
     EXPECT_TRUE(compared->ok()) << executor_.kernel << " " << to_string(inputs.q) << " "
                                 << to_string(inputs.kv) << ": " << runtime::to_string(*compared);
   }
 
   Executor executor_;
+  runtime::OracleMemory oracle_;
 };
 
 inline float max_logit_of(const PrefillRun& run, int row) {

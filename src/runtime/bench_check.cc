@@ -26,7 +26,7 @@ class Sample {
     return input_.problem.sparse.enabled ? take_indexed(request) : take_pages(request);
   }
 
-  Comparison compare_rows(int rows) const {
+  Comparison compare_rows(int rows, OracleMemory* memory) const {
     DecodeProblem problem = input_.problem;
     const auto& [query, cache, sparse, options] = problem;
     problem.query.batch = batch_;
@@ -58,7 +58,8 @@ class Sample {
     const std::int64_t all = std::int64_t{query.batch} * query.tokens * query.heads;
     // Odd, so that over the sample no head of a tile is left out.
     const std::int64_t stride = std::max<std::int64_t>(1, all / rows) | 1;
-    return compare(problem, inputs, out, lse, {}, {}, {.first = 0, .stride = all <= rows ? 1 : stride});
+    return compare(problem, inputs, out, lse, {}, {}, {.first = 0, .stride = all <= rows ? 1 : stride}, {},
+                   {}, memory);
   }
 
  private:
@@ -138,7 +139,8 @@ class Sample {
 
 }  // namespace
 
-Result<Comparison> compare_sample(const BenchInput& input, int rows, const Executor& executor) {
+Result<Comparison> compare_sample(const BenchInput& input, int rows, const Executor& executor,
+                                  OracleMemory* memory) {
   const auto& cache = input.problem.cache;
   if (cache.extra.enabled || format_of(cache).apart()) {
     return unsupported(
@@ -150,7 +152,7 @@ Result<Comparison> compare_sample(const BenchInput& input, int rows, const Execu
   for (std::int64_t request : std::set<std::int64_t>{0, input.problem.query.batch - 1}) {
     FLASHLATENT_RETURN_IF_ERROR(sample.take(request));
   }
-  return sample.compare_rows(rows);
+  return sample.compare_rows(rows, memory);
 }
 
 }  // namespace flashlatent::runtime

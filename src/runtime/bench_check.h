@@ -8,6 +8,7 @@ namespace flashlatent::runtime {
 
 /// Compares about `rows` rows of the first and the last request with the oracle. Only the pages of these
 /// requests are copied to the CPU: a benchmark's cache may be larger than the CPU's memory.
-Result<Comparison> compare_sample(const BenchInput& input, int rows, const Executor& executor);
+Result<Comparison> compare_sample(const BenchInput& input, int rows, const Executor& executor,
+                                  OracleMemory* memory = nullptr);
 
 }  // namespace flashlatent::runtime

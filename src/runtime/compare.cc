@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <mutex>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "core/decode_inputs.h"
 #include "core/element.h"
 #include "core/message.h"
 #include "cpu/parallel.h"
@@ -20,6 +24,45 @@ namespace {
 struct Row {
   int request, token, head;
 };
+
+/// Rows of one query token and KV head, for which the oracle reads each cached token once.
+struct RowGroup {
+  int request, token;
+  std::vector<int> heads;
+};
+constexpr std::size_t kMostHeads = 16;  // of a group: one request has work for several threads
+
+std::vector<RowGroup> groups_of(const DecodeProblem& problem, RowSample sample) {
+  const auto& query = problem.query;
+  const int group = query.heads / problem.cache.heads;
+  const std::int64_t rows = std::int64_t{query.batch} * query.tokens * query.heads;
+  std::vector<RowGroup> groups;
+  for (std::int64_t i = sample.first; i < rows; i += sample.stride) {
+    const int request = static_cast<int>(i / query.heads / query.tokens);
+    const int token = static_cast<int>(i / query.heads % query.tokens);
+    const int head = static_cast<int>(i % query.heads);
+    const bool same = !groups.empty() && groups.back().request == request && groups.back().token == token &&
+                      groups.back().heads[0] / group == head / group;
+    if (!same || groups.back().heads.size() == kMostHeads) groups.push_back({request, token, {}});
+    groups.back().heads.push_back(head);
+  }
+  return groups;
+}
+
+/// A hash of a tensor's shape and of the whole span of its memory.
+std::size_t hash_of(const ConstTensorView& view) {
+  std::int64_t elements = view.elements() == 0 ? 0 : 1;
+  for (int i = 0; i < view.rank && elements > 0; ++i) elements += (view.shape[i] - 1) * view.strides[i];
+  std::size_t hash = static_cast<std::size_t>(view.dtype);
+  const auto add = [&](const void* data, std::size_t bytes) {
+    const std::string_view memory(static_cast<const char*>(data), bytes);
+    hash = hash * 31 + std::hash<std::string_view>()(memory);
+  };
+  add(view.shape.data(), sizeof(view.shape));
+  add(view.strides.data(), sizeof(view.strides));
+  if (view.data != nullptr) add(view.data, elements * size_of(view.dtype));
+  return hash;
+}
 
 /// The offset of a row in a tensor like out: (batch, s_q, h_q, ...) or ragged (total, h_q, ...).
 std::int64_t out_offset(const DecodeProblem& problem, const DecodeInputs& inputs, Row row,
@@ -74,14 +117,38 @@ class RowJudge {
         max_logits_(max_logits),
         fp8_(fp8) {}
 
-  void judge(Row row, Comparison& total, Sums& sums) const {
-    ++total.rows;
-    if (row.token >= cpu::query_tokens(problem_, inputs_, row.request)) {
-      if (!judge_lse(row, -std::numeric_limits<double>::infinity(), 0, total)) ++total.wrong_rows;
+  void judge(const RowGroup& group, OracleMemory::Rows* kept, Comparison& total, Sums& sums) const {
+    const auto& [request, token, heads] = group;
+    total.rows += static_cast<std::int64_t>(heads.size());
+    if (token >= cpu::query_tokens(problem_, inputs_, request)) {
+      for (int head : heads) {
+        const Row row{request, token, head};
+        if (!judge_lse(row, -std::numeric_limits<double>::infinity(), 0, total)) ++total.wrong_rows;
+      }
       return;
     }
+    const auto& query = problem_.query;
+    const std::int64_t first = (std::int64_t{request} * query.tokens + token) * query.heads;
+    std::vector<int> missing;
+    for (int head : heads) {
+      if (kept == nullptr || (*kept)[first + head] == nullptr) missing.push_back(head);
+    }
+    std::vector<cpu::ReferenceRow> computed;
+    if (!missing.empty()) computed = cpu::reference_rows(problem_, inputs_, request, token, missing);
+    for (std::size_t i = 0; i < missing.size(); ++i) {
+      if (kept == nullptr) {
+        judge({request, token, missing[i]}, computed[i], total, sums);
+      } else {
+        (*kept)[first + missing[i]] = std::make_shared<cpu::ReferenceRow>(std::move(computed[i]));
+      }
+    }
+    if (kept == nullptr) return;
+    for (int head : heads) judge({request, token, head}, *(*kept)[first + head], total, sums);
+  }
+
+ private:
+  void judge(Row row, const cpu::ReferenceRow& oracle, Comparison& total, Sums& sums) const {
     // Tolerances come from the oracle and not from the file: a wrong reference must not widen its own.
-    const cpu::ReferenceRow oracle = cpu::reference_row(problem_, inputs_, row.request, row.token, row.head);
     const double plain_lse_error = plain_code_error(oracle.plain_lse, oracle.lse, oracle.lse_rounding);
     std::vector<double> expected = oracle.out;
     double expected_lse = oracle.lse;
@@ -101,7 +168,6 @@ class RowJudge {
     if (!right) ++total.wrong_rows;
   }
 
- private:
   bool judge_lse(Row row, double expected, double plain_error, Comparison& total) const {
     if (expected == -std::numeric_limits<double>::infinity()) expected = problem_.options.empty_lse;
     double error = 0;
@@ -283,26 +349,46 @@ class RowJudge {
 
 }  // namespace
 
+OracleMemory::Rows& OracleMemory::rows_of(const DecodeProblem& problem, const DecodeInputs& inputs) {
+  std::size_t hash = 0;
+  const auto add = [&](std::size_t value) { hash = hash * 31 + value; };
+  for (const auto& [name, view] : kDecodeInputs) add(hash_of(inputs.*view));
+  for (const auto& input : kRotationInputs<DecodeInputs>) {
+    const Rotation& rotation = inputs.*input.rotation;
+    add(hash_of(rotation.positions));
+    add(hash_of(rotation.table));
+    add(static_cast<std::size_t>(rotation.pairs) * 2 + static_cast<std::size_t>(rotation.layout));
+  }
+  add(std::hash<float>()(inputs.q_norm));
+  const auto same = [&](const Kept& kept) { return kept.hash == hash && kept.problem == problem; };
+  const auto found = std::find_if(kept_.begin(), kept_.end(), same);
+  if (found != kept_.end()) {
+    std::rotate(kept_.begin(), found, found + 1);
+    return kept_.front().rows;
+  }
+  const auto& query = problem.query;
+  if (kept_.size() == kMost) kept_.pop_back();
+  kept_.push_front({problem, hash, Rows(std::size_t{1} * query.batch * query.tokens * query.heads)});
+  return kept_.front().rows;
+}
+
 Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
                    const ConstTensorView& lse, const ConstTensorView& out_ref, const ConstTensorView& lse_ref,
-                   RowSample sample, const MaxLogits& max_logits, const Fp8Output& fp8) {
+                   RowSample sample, const MaxLogits& max_logits, const Fp8Output& fp8,
+                   OracleMemory* memory) {
   const References references{out_ref, lse_ref};
   const RowJudge judge(problem, inputs, out, lse, references, max_logits, fp8);
-  const std::int64_t rows = std::int64_t{problem.query.batch} * problem.query.tokens * problem.query.heads;
+  const std::vector<RowGroup> groups = groups_of(problem, sample);
+  OracleMemory::Rows* const kept = memory == nullptr ? nullptr : &memory->rows_of(problem, inputs);
   Comparison total;
   Sums sums;
   const int threads = cpu::hardware_threads();
-  std::atomic<std::int64_t> next = sample.first;  // a free thread takes the next row
+  std::atomic<std::size_t> next = 0;  // a free thread takes the next group
   std::mutex merging;
   cpu::parallel_for(threads, threads, [&](std::int64_t) {
     Comparison mine;
     Sums my_sums;
-    for (std::int64_t i; (i = next.fetch_add(sample.stride)) < rows;) {
-      const Row row{static_cast<int>(i / problem.query.heads / problem.query.tokens),
-                    static_cast<int>(i / problem.query.heads % problem.query.tokens),
-                    static_cast<int>(i % problem.query.heads)};
-      judge.judge(row, mine, my_sums);
-    }
+    for (std::size_t i; (i = next.fetch_add(1)) < groups.size();) judge.judge(groups[i], kept, mine, my_sums);
     const std::lock_guard lock(merging);
     const bool farther =
         mine.wrong_rows > 0 && (total.wrong_rows == 0 || mine.worst.error / mine.worst.tolerance >

@@ -1,10 +1,18 @@
 // Judges a kernel's result row by row against the float64 oracle.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "flashlatent/decode.h"
+
+namespace flashlatent::cpu {
+struct ReferenceRow;
+}
 
 namespace flashlatent::runtime {
 
@@ -49,6 +57,26 @@ struct RowSample {
   std::int64_t stride = 1;
 };
 
+/// Rows of the oracle that comparisons of the same inputs share: tests run every kernel on one case. Knows
+/// inputs by a hash of their bytes.
+class OracleMemory {
+ public:
+  /// By request, token, head; null: not yet computed.
+  using Rows = std::vector<std::shared_ptr<const cpu::ReferenceRow>>;
+
+  /// The rows of these inputs, which are on the CPU; valid until the next call.
+  Rows& rows_of(const DecodeProblem& problem, const DecodeInputs& inputs);
+
+ private:
+  static constexpr std::size_t kMost = 4;  // inputs; a row of 512 columns takes 6 KB
+  struct Kept {
+    DecodeProblem problem;
+    std::size_t hash;
+    Rows rows;
+  };
+  std::deque<Kept> kept_;  // the last one that was asked for first
+};
+
 /// Compares `out` and `lse` (on the CPU, as DecodeOutputs) with the oracle, or with `out_ref` and `lse_ref`
 /// (fp32, out's and lse's shapes) where present.
 ///
@@ -58,7 +86,7 @@ struct RowSample {
 /// the larger of the plain one's error and what that is expected to be (ReferenceRow::lse_rounding; with e4m3
 /// products both added), plus
 /// 1e-5 (1 + |lse|), a few fp32 roundings; max_logits, if given, likewise. Non-finite values must be where
-/// the reference has them.
+/// the reference has them. The oracle's rows are taken from `memory`, where given, or left there.
 ///
 /// With out_rotate in the inputs all is of the output that is turned back. `fp8`, if present, is judged, too,
 /// and `out` may then be absent. Codes times scales may be farther from the reference than out by half a step
@@ -66,7 +94,8 @@ struct RowSample {
 Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
                    const ConstTensorView& lse, const ConstTensorView& out_ref = {},
                    const ConstTensorView& lse_ref = {}, RowSample sample = {},
-                   const MaxLogits& max_logits = {}, const Fp8Output& fp8 = {});
+                   const MaxLogits& max_logits = {}, const Fp8Output& fp8 = {},
+                   OracleMemory* memory = nullptr);
 
 /// One line: what passed, or the worst row with its coordinates and both values.
 std::string to_string(const Comparison& comparison);

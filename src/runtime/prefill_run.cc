@@ -124,10 +124,11 @@ SparsePrefillInputs prefill_inputs(const DecodeInputs& decode) {
 }
 
 Result<Comparison> compare_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
-                                   const SparsePrefillOutputs& results) {
+                                   const SparsePrefillOutputs& results, RowSample sample,
+                                   OracleMemory* memory) {
   FLASHLATENT_ASSIGN_OR_RETURN(const SparsePrefillCall call, as_decode(inputs, options, Device{}));
   return compare(call.problem, call.inputs, out_as_decode(results), with_last_query_token(results.lse), {},
-                 {}, {}, {with_last_query_token(results.max_logits), {}}, results.out_fp8);
+                 {}, sample, {with_last_query_token(results.max_logits), {}}, results.out_fp8, memory);
 }
 
 }  // namespace flashlatent::runtime

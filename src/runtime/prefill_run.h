@@ -57,8 +57,9 @@ SparsePrefillInputs prefill_inputs(const DecodeInputs& decode);
 /// A rotation with positions (batch, 1) as one with (batch).
 Rotation without_query_token(Rotation rotation);
 
-/// Compares all three results, on the CPU, with the oracle's.
+/// Compares all three results, on the CPU, with the oracle's: compare().
 Result<Comparison> compare_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
-                                   const SparsePrefillOutputs& results);
+                                   const SparsePrefillOutputs& results, RowSample sample = {},
+                                   OracleMemory* memory = nullptr);
 
 }  // namespace flashlatent::runtime

@@ -25,6 +25,8 @@ struct EdgeSpec {
   bool has_query() const { return norm != 0 || q_columns > 0; }
   bool has_output() const { return out_columns > 0 || fp8_columns > 0; }
   bool present() const { return has_query() || has_output(); }
+
+  friend bool operator==(const EdgeSpec&, const EdgeSpec&) = default;
 };
 
 struct CaseSpec {
@@ -95,6 +97,8 @@ struct CaseSpec {
   int kernel = 0;
   /// For callers: the case is a sparse prefill, and its requests are query tokens (prefill_run.h).
   bool prefill = false;
+
+  friend bool operator==(const CaseSpec&, const CaseSpec&) = default;
 };
 
 /// A problem and its tensors on the CPU. Pages are in random order. The page table has more columns than

@@ -90,12 +90,10 @@ class Allocations : public Contracts {
     if (on_gpu()) executor_.threads = 0;
   }
 
-  /// A first call with requests that are all as long as the longest, then one with the spec's lengths.
-  void expect_none(const CaseSpec& spec) {
-    CaseSpec first = spec;
-    first.lengths.assign(spec.lengths.size(), *std::max_element(spec.lengths.begin(), spec.lengths.end()));
-    DecodeRun warm = place(runtime::make_case(first, 1), executor_);
-    DecodeRun run = place(runtime::make_case(spec, 1), executor_);
+  /// A call with the lengths of `first`, then one of `c`.
+  void expect_none(const runtime::RandomCase& first, const runtime::RandomCase& c, const CaseSpec& spec) {
+    DecodeRun warm = place(first, executor_);
+    DecodeRun run = place(c, executor_);
     ASSERT_EQ(warm.problem(), run.problem());
     ASSERT_TRUE(warm.run().ok());
     ASSERT_TRUE(runtime::synchronize(executor_).ok());
@@ -107,17 +105,21 @@ class Allocations : public Contracts {
     ASSERT_TRUE(run.fetch().ok());
   }
 
-  /// By the kernel that is picked, and by each that takes the problem and its tensors.
+  /// By the kernel that is picked, and by each that takes the problem and its tensors: a first call with
+  /// requests that are all as long as the longest, then one with the spec's lengths.
   void expect_none_of_all(const CaseSpec& spec) {
+    const runtime::RandomCase c = runtime::make_case(spec, 1);
+    CaseSpec longest = spec;
+    longest.lengths.assign(spec.lengths.size(), *std::max_element(spec.lengths.begin(), spec.lengths.end()));
+    const runtime::RandomCase first = runtime::make_case(longest, 1);
     int takers = 0;
     for (const std::string& kernel : names()) {
       executor_.kernel = kernel;
-      const runtime::RandomCase c = runtime::make_case(spec, 1);
       if (!plan_bytes(c.problem, executor_).ok()) continue;
       DecodeRun run = place(c, executor_);
       if (!run.handle().running_kernel(run.inputs(), run.outputs()).ok()) continue;
       ++takers;
-      expect_none(spec);
+      expect_none(first, c, spec);
       if (HasFailure()) FAIL() << "kernel '" << kernel << "', " << to_string(c.problem);
     }
     EXPECT_GT(takers, 0) << spec.name;

@@ -147,7 +147,7 @@ TEST_P(E4m3Latent, ScalesBelowZero) {
 
 TEST_P(E4m3Latent, SameBitsAndBatchInvariance) {
   for (int heads : {8, 24}) {
-    CaseSpec spec = e4m3(heads, {9000, 130, 0, 64});
+    CaseSpec spec = e4m3(heads, {5000, 130, 0, 64});  // three splits of 2048 tokens
     by_every_kernel(spec, [&](const CaseSpec& of) { expect_same_bits(of); });
     spec.batch_invariant = true;
     by_every_kernel(spec, [&](const CaseSpec& of) { expect_batch_invariant(of); });

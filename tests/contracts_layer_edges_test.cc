@@ -27,7 +27,7 @@ class LayerEdgesOf : public Contracts {
   }
 
   void check(const CaseSpec& spec) {
-    RandomCase with = runtime::make_case(spec, 5);
+    RandomCase with = case_of(spec, 5);
     const RandomCase without = runtime::without_edges(with);
     if (!taken(without.problem)) return;
     Result<DecodeRun> made =
@@ -51,8 +51,9 @@ class LayerEdgesOf : public Contracts {
       EXPECT_EQ(why, "") << spec.name << " " << to_string(with.problem) << " by " << selection->kernel->name;
       if (i == 0) {
         first = edged.fp8_bytes();
-        const runtime::Comparison beside_oracle = runtime::compare(
-            with.problem, with.inputs, edged.out(), edged.lse(), {}, {}, {.stride = 5}, {}, edged.fp8());
+        const runtime::Comparison beside_oracle =
+            runtime::compare(with.problem, with.inputs, edged.out(), edged.lse(), {}, {}, {.stride = 5}, {},
+                             edged.fp8(), &oracle_);
         EXPECT_TRUE(beside_oracle.ok())
             << spec.name << " " << to_string(with.problem) << ": " << runtime::to_string(beside_oracle);
       }

@@ -254,7 +254,7 @@ TEST_P(Contracts, AnotherLseForEmptyRows) {
           .skipped_indices = 0.5}}) {
       RandomCase c = runtime::make_case(spec, 13);
       c.problem.options.empty_lse = kInfinity;
-      expect_right(c, "+inf");
+      expect_right(c, "+inf", kSomeRows);
       DecodeRun run = place(c, executor_);
       ASSERT_TRUE(run.run().ok());
       ASSERT_TRUE(run.fetch().ok());

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "choose/cutters.h"
+#include "choose/gqa_128_blocks.h"
 #include "choose/prefix_units.h"
 #include "core/token_bytes.h"
 #include "cost/model.h"
@@ -50,7 +51,9 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
   const double tiles = static_cast<double>(g.requests) * g.lanes, at_once = std::max<int>(workers, 1);
   const double waves = std::ceil(tiles / at_once), last = tiles - (waves - 1) * at_once;
   const int dim = key_of(problem)->dim;
-  const double alone = kTimes.on(workers).per_block * (g.block_tokens / 128.0) * std::max(dim / 128.0, 1.0);
+  const double alone =
+      std::max(kTimes.on(workers).per_block * (g.block_tokens / 128.0) * std::max(dim / 128.0, 1.0),
+               time_to_convert(problem, g.block_tokens, workers));
   const double memory = static_cast<double>(g.block_tokens * head_token_bytes(problem.cache)) /
                         (cost::kRates.share / 10.0) * workers.memory;
   const double blocks = schedule::max_blocks(g) *

@@ -102,6 +102,8 @@ enum class Situation : std::uint8_t {
   kDim64,
   kDim128,
   kDim256,
+  kE4m3Dim64,  ///< As kDim64 from e4m3 keys and values; likewise 128.
+  kE4m3Dim128,
   // What calls take, for picks (cost/times.h). Plans are cut by the rows above.
   kTimes,            ///< One row tile.
   kTimesOfTiles,     ///< Several row tiles.
@@ -174,6 +176,8 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "dim64",
                                                   "dim128",
                                                   "dim256",
+                                                  "e4m3_dim64",
+                                                  "e4m3_dim128",
                                                   "times",
                                                   "times_of_tiles",
                                                   "times_by_tokens",

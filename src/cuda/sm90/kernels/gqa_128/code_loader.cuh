@@ -134,28 +134,35 @@ class CodeLoader : public AnyLoader<Config, CodeLoader<Config>> {
     return {make_uint4(x.x, x.y, y.x, y.y), make_uint4(z.x, z.y, w.x, w.y)};
   }
 
-  /// Where this lane's i-th sixteen elements are: a token of the block, and a unit of it.
+  /// Where sixteen elements are: a token of the block, and a unit of it.
   struct Place {
     int token, unit;
   };
+  /// With two chunks of columns eight lanes have half of a token in each, of neighbouring tokens: equal units
+  /// of both chunks are in the same banks.
   __device__ __forceinline__ Place place(int i) const {
-    return {warp_ * kTokens + i / kUnits, i % kUnits};
+    const int unit = i % kUnits, other = Config::kChunks > 1 && unit >= kUnits / 2;
+    return {warp_ * kTokens + (i / kUnits ^ other), unit};
   }
   __device__ __forceinline__ static uint4& codes_at(Codes& codes, Place at) {
     return reinterpret_cast<uint4*>(codes)[at.token * kUnits + at.unit];
   }
-  /// With two chunks of columns half of the lanes begin with the second unit: equal ones of both chunks are
-  /// in the same banks.
   __device__ __forceinline__ static void store(Block<Config>& to, Place at, const Elements& elements) {
-    const bool swaps = Config::kChunks > 1 && at.unit >= kUnits / 2;
-    *to.unit(at.token, 2 * at.unit + swaps) = swaps ? elements.second : elements.first;
-    *to.unit(at.token, 2 * at.unit + !swaps) = swaps ? elements.first : elements.second;
+    *to.unit(at.token, 2 * at.unit) = elements.first;
+    *to.unit(at.token, 2 * at.unit + 1) = elements.second;
   }
 
+  /// Loads some units before it stores the first: the compiler takes them for the same memory.
   __device__ __forceinline__ void convert_all(Block<Config>& to, Codes& from) const {
-#pragma unroll 2
-    for (int i = lane_; i < kTokens * kUnits; i += 32) {
-      store(to, place(i), widen(codes_at(from, place(i))));
+    constexpr int kAtOnce = 4;
+    static_assert(kTokens * kUnits % (32 * kAtOnce) == 0);
+#pragma unroll 1
+    for (int first = lane_; first < kTokens * kUnits; first += 32 * kAtOnce) {
+      uint4 codes[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) codes[i] = codes_at(from, place(first + 32 * i));
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) store(to, place(first + 32 * i), widen(codes[i]));
     }
   }
 

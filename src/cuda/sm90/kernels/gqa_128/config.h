@@ -29,8 +29,11 @@ struct Config {
   // With segments the loading warpgroup walks the plan. At d 256 outputs need the registers that this would
   // take.
   static constexpr bool kWalksInRegisters = kSegments && kDim < 256;
-  static constexpr int kLoaderRegisters = kWarpgroups == 3 ? 32 : kWalksInRegisters ? 88 : 56;
-  static constexpr int kComputeRegisters = kWarpgroups == 3 ? 160 : kWalksInRegisters ? 208 : 224;
+  static constexpr int kLoaderRegisters = kWarpgroups == 3 ? 32 : kWalksInRegisters ? 88 : kE4m3 ? 72 : 56;
+  static constexpr int kComputeRegisters = kWarpgroups == 3    ? 160
+                                           : kWalksInRegisters ? 208
+                                           : kE4m3             ? 216
+                                                               : 224;
 
   static_assert(kDim == 64 || kDim == 128 || kDim == 256);
   static_assert(!kSegments || kStages % 2 == 0, "a stage is one warpgroup's");

@@ -93,13 +93,13 @@ def run_one(settings):
               gpu_memory_utilization=settings["memory"], enable_prefix_caching=True,
               compilation_config=None if settings["mode"] == "eager" else dict(
                   cudagraph_capture_sizes=sorted(set(settings["batch"])), cudagraph_mode="FULL_DECODE_ONLY", mode=0))
-    generator = torch.Generator().manual_seed(0)
-
+    # A longer prompt begins with the shorter ones, so that what they left in the prefix cache is not computed again.
+    rows = torch.randint(2, 1024, (max(settings["batch"]), max(settings["context"])),
+                         generator=torch.Generator().manual_seed(0)).tolist()
     new = settings["new"]
-    for context in settings["context"]:
+    for context in sorted(settings["context"]):
         for batch in settings["batch"]:
-            prompts = [dict(prompt_token_ids=torch.randint(2, 1024, (context,), generator=generator).tolist())
-                       for _ in range(batch)]
+            prompts = [dict(prompt_token_ids=row[:context]) for row in rows[:batch]]
             llm.generate(prompts, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, detokenize=False),
                          use_tqdm=False)  # fills the cache
             step, gpu = step_times(llm.llm_engine, prompts, SamplingParams(

@@ -36,7 +36,7 @@ def layer(vllm_config: Any) -> type:
 
 
 class FlashLatentV41Attention(V4Layer, DeepseekV4FlashMLAAttention):
-    writes = (288,)  # formats of formats of compressed records, by bytes per token
+    writes = (288,)  # compressed records that this class writes, by bytes per token
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -178,8 +178,9 @@ TEST_F(Program, ReplaysAGqaModel) {
 }
 
 TEST_F(Program, BenchPaged) {
-  expect_right("bench paged --suite small --repeats 3 --rmse --with-cold --json " + file("paged.json"),
-               {"floor ms", "cold ms"});
+  expect_right(
+      "bench paged --suite small --repeats 3 --rmse --with-cold --with-zeros --json " + file("paged.json"),
+      {"floor ms", "cold ms", "x zeros"});
   const auto rows = json("paged.json").at("results");
   ASSERT_EQ(rows.size(), 4U);
   EXPECT_EQ(rows[3].at("shared_tokens"), 192);
@@ -199,6 +200,7 @@ TEST_F(Program, BenchPaged) {
     EXPECT_GT(row.at("ms_cold_min"), 0);
     EXPECT_LE(row.at("ms_cold_min"), row.at("ms_cold"));
     EXPECT_LE(row.at("ms_cold"), row.at("ms_cold_max"));
+    EXPECT_GT(row.at("ms_zeros"), 0);
   }
   expect_refused("bench paged --suite small --backend cpu --with-read", {"--with-read", "--backend cuda"});
   expect_refused("bench paged --cold --with-cold", {"--cold", "--with-cold"});

@@ -124,6 +124,14 @@ Result<runtime::Timing> time_prefill(const runtime::BenchInput& input, const run
       executor);
 }
 
+/// Clears the caches, as an engine's are before their first token.
+Status clear_caches(const runtime::BenchInput& input, const Executor& executor) {
+  for (const runtime::Buffer* buffer : {&input.kv_cache, &input.value_cache, &input.extra_kv_cache}) {
+    FLASHLATENT_RETURN_IF_ERROR(runtime::fill(buffer->data(), 0, buffer->size(), executor));
+  }
+  return runtime::synchronize(executor);
+}
+
 /// One call between events: emptying the caches hides its launch from the clock.
 runtime::TimingOptions cold(runtime::TimingOptions options) {
   options.cold = true;
@@ -218,6 +226,10 @@ Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, cons
     if (!oracle_timing.ok()) return oracle_timing.status();
     m.oracle_ms = oracle_timing->median;
   }
+  if (options.with_zeros) {  // last: the cache is then another
+    FLASHLATENT_RETURN_IF_ERROR(clear_caches(input, executor));
+    FLASHLATENT_ASSIGN_OR_RETURN(m.zeros, time(timing_options));
+  }
   return m;
 }
 
@@ -277,6 +289,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
   }
   if (m.reading.repeats > 0) row["ms_reading"] = m.reading.median;
   if (m.cold_reading.repeats > 0) row["ms_cold_reading"] = m.cold_reading.median;
+  if (m.zeros.repeats > 0) row["ms_zeros"] = m.zeros.median;
   if (m.variant_ms > 0) {
     row["ms_without_batch_invariant"] = m.variant_ms;
     row["batch_invariant_cost"] = m.timing.median / m.variant_ms;
@@ -309,8 +322,8 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
 
 /// The columns that only some runs have.
 struct Columns {
-  bool estimate = false, cold = false, read = false, floor = false, variant = false, rmse = false,
-       oracle = false;
+  bool estimate = false, cold = false, read = false, zeros = false, floor = false, variant = false,
+       rmse = false, oracle = false;
 };
 
 void print_head(const Columns& columns) {
@@ -320,6 +333,7 @@ void print_head(const Columns& columns) {
   if (columns.cold) fmt::print(" {:>9}", "cold ms");
   if (columns.read) fmt::print(" {:>9}", "read ms");
   if (columns.read && columns.cold) fmt::print(" {:>9}", "cold read");
+  if (columns.zeros) fmt::print(" {:>9}", "x zeros");
   if (columns.floor) fmt::print(" {:>9}", "floor ms");
   if (columns.variant) fmt::print(" {:>9}", "x variant");
   if (columns.rmse) fmt::print(" {:>9}", "rmse");
@@ -335,6 +349,7 @@ void print_row(const BenchCase& c, const Measurement& m, const Columns& columns)
   if (columns.cold) fmt::print(" {:>9.4f}", m.cold.median);
   if (columns.read) fmt::print(" {:>9.4f}", m.reading.median);
   if (columns.read && columns.cold) fmt::print(" {:>9.4f}", m.cold_reading.median);
+  if (columns.zeros) fmt::print(" {:>9.3f}", m.zeros.median / m.timing.median);
   if (columns.floor) fmt::print(" {:>9.4f}", m.floor_ms);
   if (columns.variant) fmt::print(" {:>9.3f}", m.timing.median / m.variant_ms);
   if (columns.rmse) fmt::print(" {:>9.2e}", m.sample.rmse);
@@ -398,6 +413,7 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
   const Columns columns{.estimate = options.explain && executor.backend == Backend::kCuda,
                         .cold = options.with_cold,
                         .read = options.with_read,
+                        .zeros = options.with_zeros,
                         .floor = cases[0].problem.cache.layout != KvLayout::kLatent,
                         .variant = options.batch_invariant,
                         .rmse = std::any_of(cases.begin(), cases.end(), [](auto& c) { return c.rmse; }),
@@ -474,6 +490,9 @@ void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchO
       ->excludes("--cold");
   app.add_flag("--with-read", options.with_read,
                "CUDA: also time a kernel that only reads the same tokens of the cache: one more column");
+  app.add_flag("--with-zeros", options.with_zeros,
+               "Also time the call with cleared caches, whose bytes are 0: one more column, over the time of "
+               "normal values");
   app.add_option("--repeats", options.timing.repeats, "Timed calls; the median is reported")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();

@@ -27,6 +27,7 @@ struct BenchOptions {
   std::optional<int> calls_per_plan;  ///< Not given: `layers`.
   bool with_cold = false;
   bool with_read = false;
+  bool with_zeros = false;
   bool batch_invariant = false;
   bool oracle = false;
   bool rmse = false;
@@ -47,6 +48,7 @@ struct Measurement {
   runtime::Timing timing;
   runtime::Timing cold;                   // with --with-cold
   runtime::Timing reading, cold_reading;  // with --with-read
+  runtime::Timing zeros;                  // with --with-zeros
   std::string kernel;
   bool graph = false;
   double tflops = 0;

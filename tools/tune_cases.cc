@@ -122,11 +122,16 @@ class Cases {
 
   /// Keys and values apart.
   void add_separate(std::initializer_list<std::pair<int, int>> heads, std::initializer_list<int> dims,
-                    Batches batches, std::initializer_list<int> query_tokens = {1}) {
+                    Batches batches, std::initializer_list<int> query_tokens = {1},
+                    KvFormat format = KvFormat::kPlain) {
     for (auto [h, kv] : heads) {
       for (int dim : dims) {
         for (auto [batch, tokens] : batches) {
-          for (int s_q : query_tokens) add(dense_case(batch, tokens, s_q, h, kv, dim));
+          for (int s_q : query_tokens) {
+            BenchCase c = dense_case(batch, tokens, s_q, h, kv, dim);
+            c.problem.cache.format = format;
+            add(std::move(c), format == KvFormat::kPlain ? "" : fmt::format(" {}", to_string(format)));
+          }
         }
       }
     }
@@ -209,6 +214,8 @@ std::vector<BenchCase> all_cases() {
   cases.add_separate({{32, 8}, {8, 1}}, {64, 128, 256}, {{1, 8192}, {8, 4096}, {64, 1024}, {160, 2048}},
                      {2, 8});
   cases.add_separate({{32, 8}, {32, 32}}, {64, 128, 256}, {{4, 2048}, {16, 1024}}, {256, 1024});
+  cases.add_separate({{64, 8}, {8, 1}}, {64, 128}, {{4, 8192}, {32, 2048}, {64, 1024}}, {4, 8},
+                     KvFormat::kE4m3);
   return cases.take();
 }
 

@@ -1,4 +1,4 @@
-// What blocks take in gqa_128 and gqa_128_split alike.
+// Times of blocks that gqa_128 and gqa_128_split have in common.
 #pragma once
 
 #include "cost/model.h"
@@ -6,7 +6,7 @@
 
 namespace flashlatent::choose {
 
-/// What the loading warpgroup takes to convert a block of e4m3 keys and values; 0 of other caches.
+/// The time in which the loading warpgroup converts a block of e4m3 keys and values; 0 for other caches.
 inline double time_to_convert(const DecodeProblem& problem, int block_tokens,
                               const schedule::Workers& workers) {
   using enum cost::Situation;

@@ -1,4 +1,4 @@
-// The tensors of DecodeInputs by name, for those who read, copy or write all of them.
+// The tensors of DecodeInputs, and of rotations, by name, for those who read, copy or write all of them.
 #pragma once
 
 #include <iterator>
@@ -33,7 +33,7 @@ inline constexpr DecodeInput kDecodeInputs[] = {{"q", &DecodeInputs::q},
                                                 {"extra_topk_length", &DecodeInputs::extra_topk_length},
                                                 {"extra_block_table", &DecodeInputs::extra_block_table},
                                                 {"extra_cache_seqlens", &DecodeInputs::extra_cache_seqlens}};
-/// Those of rotations, of DecodeInputs or SparsePrefillInputs.
+/// The tensors of rotations in DecodeInputs or SparsePrefillInputs.
 template <class Inputs>
 struct RotationInput {
   const char *positions, *table;

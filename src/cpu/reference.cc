@@ -314,7 +314,8 @@ void turn_back(const DecodeProblem& problem, const DecodeInputs& inputs, int req
   const std::int64_t position = position_of(rotary, problem, inputs, request, token);
   const int first = problem.cache.v_dim - rotary.columns;
   const std::vector<double> before(row.out.begin() + first, row.out.end());
-  double norm2 = 0, growth = 1;  // of turned columns; of what is turned, where a table is not of unit length
+  double norm2 = 0;   // of the turned columns
+  double growth = 1;  // the longest (cos, sin): by so much the rotation may enlarge errors
   for (int column = 0; column < rotary.columns; ++column) {
     const edges::Angle angle = rotary.angle(position, rotary.pair_of(column));
     const int partner = rotary.partner_of(column);

@@ -1,4 +1,5 @@
-// The edges of a decode call that its kernel leaves out, as launches of their own before and behind it.
+// The edges of a decode call or a sparse prefill that its kernel leaves out, as launches of their own before
+// and behind it.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,14 @@ namespace flashlatent {
 FusedEdges fused_edges(const Selection& selection, const DecodeProblem& problem, const DecodeInputs& inputs,
                        const DecodeOutputs& outputs);
 
-/// The bytes of a call's workspace, and where the room for its edges begins, behind its kernel's `own` bytes.
+/// The bytes of a call's workspace, and the offset of the room for its edges, behind its kernel's `own`
+/// bytes.
 struct WorkspaceSize {
   std::size_t bytes, edges;
 };
 WorkspaceSize workspace_with_edges(std::size_t own, const DecodeProblem& problem);
 
-/// Room for calls that are asked about, and do not run: aligned as in a workspace.
+/// The room of a call that is asked about and does not run: aligned as in a workspace, and never read.
 inline void* const kUnreadRoom = reinterpret_cast<void*>(std::uintptr_t{256});
 
 /// A call's tensors as its kernel sees them. `room`: edge_room() bytes, for the prepared query and an output

@@ -39,15 +39,15 @@ struct DecodeCase {
   float soft_cap = 0;                   ///< Only in paged_decode, as in DecodeProblem::Options; 0: none.
   int window = 0;                       ///< Only in dense_decode and paged_decode.
   Products products = Products::kAuto;  ///< Only with an e4m3 kv_cache.
-  float q_norm = 0;                     ///< As in DecodeInputs; rotations follow from tensors and these:
+  float q_norm = 0;                     ///< Of DecodeInputs' edges, as the next ones; tensors have the rest.
   RotaryPairs q_pairs = RotaryPairs::kNeighbours, out_pairs = RotaryPairs::kNeighbours;
   RotaryTable q_table = RotaryTable::kHalves, out_table = RotaryTable::kHalves;
   Fp8Request out_fp8 = {};
   IndexCase index;       ///< Only in index_topk, which has nothing of the above but its kind.
   SafetensorsFile file;  ///< Owns the tensors.
 
-  /// Optional expected outputs, fp32: out_ref with q's shape but last dimension d_v, with out_rotate turned
-  /// back; lse_ref (batch, h_q, s_q). In lse_ref either infinity marks an empty row.
+  /// Optional expected outputs, fp32: out_ref with q's shape but last dimension d_v, after out_rotate;
+  /// lse_ref (batch, h_q, s_q). In lse_ref either infinity marks an empty row.
   ConstTensorView out_ref() const { return file.tensor("out_ref"); }
   ConstTensorView lse_ref() const { return file.tensor("lse_ref"); }
   /// Only in sparse_prefill, where lse_ref is (s_q, h_q), too.

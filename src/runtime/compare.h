@@ -23,8 +23,8 @@ struct RowReport {
   Of of = Of::kOut;  ///< Which of the row's results is wrong.
   int column = 0;    ///< Where out, or its codes times scales, are farthest from the reference.
   double got = 0, expected = 0;
-  double error = 0;      ///< |out - ref| of the row, or |lse - ref|.
-  double tolerance = 0;  ///< The most that `error` may be.
+  double error = 0;      ///< |out - ref| of the row, or |lse - ref|; infinite for a scale.
+  double tolerance = 0;  ///< The most that `error` may be; for a scale the largest one that is right.
 };
 /// Behind a row's coordinates: ": lse", ": max_logits", ", column 7: out", ", column 7: out_fp8", ", column
 /// 0: out_fp8's scale".
@@ -57,8 +57,8 @@ struct RowSample {
   std::int64_t stride = 1;
 };
 
-/// Rows of the oracle that comparisons of the same inputs share: tests run every kernel on one case. Knows
-/// inputs by a hash of their bytes.
+/// Rows of the oracle that comparisons of the same inputs share, since tests run every kernel on one case.
+/// Equal inputs are found by a hash of their bytes.
 class OracleMemory {
  public:
   /// By request, token, head; null: not yet computed.
@@ -74,7 +74,7 @@ class OracleMemory {
     std::size_t hash;
     Rows rows;
   };
-  std::deque<Kept> kept_;  // the last one that was asked for first
+  std::deque<Kept> kept_;  // the last inputs that were asked for come first
 };
 
 /// Compares `out` and `lse` (on the CPU, as DecodeOutputs) with the oracle, or with `out_ref` and `lse_ref`
@@ -84,13 +84,14 @@ class OracleMemory {
 /// in the working precision on this row, and the error that computation is expected to have
 /// (ReferenceRow::out_rounding): a row of few tokens may round well by luck. An lse passes within 1.5 times
 /// the larger of the plain one's error and what that is expected to be (ReferenceRow::lse_rounding; with e4m3
-/// products both added), plus
-/// 1e-5 (1 + |lse|), a few fp32 roundings; max_logits, if given, likewise. Non-finite values must be where
-/// the reference has them. The oracle's rows are taken from `memory`, where given, or left there.
+/// products both added), plus 1e-5 (1 + |lse|), a few fp32 roundings; max_logits, if given, likewise.
+/// Non-finite values must be where the reference has them. With `memory`, rows of the oracle that it has are
+/// not computed again, and new ones are kept there.
 ///
-/// With out_rotate in the inputs all is of the output that is turned back. `fp8`, if present, is judged, too,
-/// and `out` may then be absent. Codes times scales may be farther from the reference than out by half a step
-/// of e4m3 an element; a scale must be that of the largest reference within the row's tolerance.
+/// With out_rotate in the inputs `out`, references and tolerances are of the output after its rotation.
+/// `fp8`, if present, is judged, too, and `out` may then be absent. Codes times scales may be farther from
+/// the reference than out by half a step of e4m3 an element; a scale must be that of the largest reference
+/// within the row's tolerance.
 Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
                    const ConstTensorView& lse, const ConstTensorView& out_ref = {},
                    const ConstTensorView& lse_ref = {}, RowSample sample = {},

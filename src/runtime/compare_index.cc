@@ -16,8 +16,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kOfMagnitude = 1e-3;
-/// 128 products are added by 32, each time with the sum so far. Of a number up to 2^-13 of the largest is cut
-/// off: of one sum, six standard deviations of 132 evenly distributed numbers.
+/// Tensor cores add 128 products in four steps of 32, each with the sum so far: 132 numbers, each cut off by
+/// up to 2^-13 of the largest one. Six standard deviations, if what is cut off is evenly distributed.
 const double kOfLargest = 6 * std::sqrt(132 / 12.) / (1 << 13);
 
 struct Bounds {

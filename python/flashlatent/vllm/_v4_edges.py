@@ -1,9 +1,10 @@
 """The edges of DeepSeek V4's and V4.1's layers in vLLM, where the user asks for them: queries are normalised and
 rotated, window tokens rotated, quantised and stored, outputs rotated back and cast to e4m3.
 
-vLLM has its own kernels for these: one for queries and window tokens together, one for outputs. Here those of decode are
-options of the attention, whose kernels have them in their own passes where they can. Those of prompts are launches of their
-own, as they would be inside sparse_prefill(), which would take memory for a second query and output.
+vLLM has its own kernels for these: one for queries and window tokens together, one for outputs. Here the
+edges of decode are options of the attention, whose kernels have them in their own passes where they can. The edges of
+prompts are launches of their own, in place where they can be. As options of sparse_prefill() they would be launches, too,
+and take memory for a second query and output.
 """
 
 from typing import Any, NamedTuple, Optional, Tuple
@@ -21,10 +22,10 @@ _COLUMNS = 128  # columns with one scale, as vLLM's product on Hopper takes outp
 
 
 class _Edges(NamedTuple):
-    """Of one call of forward_mqa(), for what vLLM's code calls in it."""
+    """The edges of one call of forward_mqa(), for _attend(), to which vLLM's code does not pass them."""
 
     rotation: flashlatent.Rotation  # of all rows
-    fp8: Optional[Tuple[torch.Tensor, torch.Tensor]]  # what decode casts its rows to, which are all of the step
+    fp8: Optional[Tuple[torch.Tensor, torch.Tensor]]  # (codes, scales), if decode has all rows of the step
 
 
 class V4Edges:
@@ -75,9 +76,10 @@ class V4Edges:
             return
         step = metadata[layer.swa_cache_layer.prefix]
         if step.num_decode_tokens == len(q):
+            # vLLM's code slices an output; nothing is written to this one.
             self._forward(q, kv, positions, torch.empty_like(q, device="meta"), _Edges(rotation, fp8))
             return
-        # Scales are those of one call: a step with prompts or padding is cast as a whole.
+        # One call writes all scales, so a step with prompts or padding is cast as a whole.
         out = torch.empty_like(q)
         self._forward(q, kv, positions, out, _Edges(rotation, None))
         _native.finish_outputs_into(out, positions=positions, table=rotation.table, codes=fp8[0], scales=fp8[1])

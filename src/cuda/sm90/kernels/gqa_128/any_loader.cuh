@@ -1,4 +1,4 @@
-// What loading warpgroups have in common: jobs, queries, pages of a block, which of its tokens count.
+// What both loaders of gqa_128 have in common: jobs, queries, pages of a block, which of its tokens count.
 #pragma once
 
 #include "cuda/sm90/kernels/gqa_128/jobs.cuh"
@@ -30,11 +30,11 @@ struct Tokens {
   }
 };
 
-/// Derived: the loader; load_blocks(job) loads a job's blocks.
+/// Derived: BoxLoader or CodeLoader, whose load_blocks(job) loads a job's blocks.
 template <class Config, class Derived>
 class AnyLoader {
  public:
-  /// Loads all jobs that come.
+  /// Loads for all of this CTA's jobs.
   __device__ __forceinline__ void run() {
     std::conditional_t<Config::kSegments, SegmentJobs<Config>, Jobs<Config>> jobs(args_);
     for (std::uint32_t i = 0;; ++i) {

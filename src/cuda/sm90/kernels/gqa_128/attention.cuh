@@ -20,8 +20,8 @@ __device__ __forceinline__ int uniform(int value) {
   return __shfl_sync(0xffffffff, value, 0);
 }
 
-/// From products to scores in base 2, with the scale of the job's keys. Empty without e4m3: an unused
-/// member makes ptxas place registers otherwise.
+/// The factor from products to scores in base 2 for a job's KV head, with the scale of its keys. Empty
+/// without e4m3, since ptxas allocates registers differently even for a member that is not used.
 template <bool kE4m3>
 struct JobScale {};
 template <>
@@ -361,12 +361,12 @@ class Attention : JobScale<Config::kE4m3> {
     return Config::kTransforms;
   }
 
-  /// From products of queries and keys, e4m3 as they are in the cache, to scores in base 2.
+  /// The factor from products to scores in base 2; e4m3 keys are multiplied without their scale.
   __device__ __forceinline__ float scale_log2() const {
     if constexpr (Config::kE4m3) return this->scale_log2_;
     return args_.decode.scale_log2;
   }
-  /// DecodeArguments::positive_scale, of that.
+  /// scale_log2(), or 1 where that is not positive, as DecodeArguments::positive_scale.
   __device__ __forceinline__ float positive_scale() const {
     if constexpr (Config::kE4m3) return this->scale_log2_ > 0 ? this->scale_log2_ : 1.0F;
     return args_.decode.positive_scale;

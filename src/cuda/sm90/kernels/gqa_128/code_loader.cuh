@@ -1,8 +1,9 @@
-// The loading warpgroup of e4m3 keys and values: their bytes come by TMA, each warp converts a quarter of a
-// block's tokens to tiles as the products need them, exactly, and the bytes of a later block take their
-// place. Scales are applied to scores and outputs (attention.cuh).
+// The loading warpgroup of e4m3 keys and values. A block's bytes come by TMA to a slot. Each warp converts a
+// quarter of the block's tokens, exactly, to the tiles of a stage, which the products read; then the bytes of
+// a later block come to the slot. Scales are applied to scores (attention.cuh) and outputs (output.cuh).
 //
-// Values that some row must not see are cleaned as they are converted (loader.cuh). e4m3 has no infinity.
+// Values that some row must not see are cleaned as they are converted (why: loader.cuh). e4m3 has NaN, but no
+// infinity.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -58,7 +59,8 @@ class CodeLoader : public AnyLoader<Config, CodeLoader<Config>> {
     }
   }
 
-  /// `later_entry`: of the block that comes into this one's places.
+  /// `entry`: this lane's page of the block; `later_entry`: that of the block whose bytes come to its slot
+  /// next.
   __device__ __forceinline__ void convert(const Job& job, int block, int entry, int later_entry) {
     Stage<Config>& stage = shared_.stages[stage_];
     const int start = block * Config::kBlockTokens, later = block + kSlots;
@@ -88,7 +90,7 @@ class CodeLoader : public AnyLoader<Config, CodeLoader<Config>> {
     if (asks) ask(values, shared_.value_codes_full[slot_], values_, job, later, later_entry);
   }
 
-  /// Called by one warp, whose lanes have the pages of a block's boxes: copies the bytes of keys or values.
+  /// Called by one warp, each lane with its `entry`: copies a block's bytes of keys or values to their slot.
   __device__ __forceinline__ void ask(Codes& to, ptx::Barrier& full, const CUtensorMap& map, const Job& job,
                                       int block, int entry) const {
     const int box_bytes = box_tokens_ * Config::kDim;
@@ -106,7 +108,8 @@ class CodeLoader : public AnyLoader<Config, CodeLoader<Config>> {
     }
   }
 
-  /// This warp's tokens are there. All four warps have then read what they come from.
+  /// Tells the computing warps that this warp's tokens are converted, and waits until all four warps have
+  /// read the slot.
   __device__ __forceinline__ void give(ptx::Barrier& full) const {
     ptx::fence_for_async_proxy();
     __syncwarp();
@@ -134,12 +137,13 @@ class CodeLoader : public AnyLoader<Config, CodeLoader<Config>> {
     return {make_uint4(x.x, x.y, y.x, y.y), make_uint4(z.x, z.y, w.x, w.y)};
   }
 
-  /// Where sixteen elements are: a token of the block, and a unit of it.
+  /// Where sixteen elements are: which token of the block, and which unit of the token.
   struct Place {
     int token, unit;
   };
-  /// With two chunks of columns eight lanes have half of a token in each, of neighbouring tokens: equal units
-  /// of both chunks are in the same banks.
+  /// The i-th unit that the warp converts. At d 128 a token's tiles are two chunks of 64 columns, in which
+  /// its units 0 to 3 and 4 to 7 lie in the same banks. So eight lanes store units 0 to 3 of one token and 4
+  /// to 7 of its neighbour, which the swizzle puts into other banks.
   __device__ __forceinline__ Place place(int i) const {
     const int unit = i % kUnits, other = Config::kChunks > 1 && unit >= kUnits / 2;
     return {warp_ * kTokens + (i / kUnits ^ other), unit};
@@ -152,7 +156,8 @@ class CodeLoader : public AnyLoader<Config, CodeLoader<Config>> {
     *to.unit(at.token, 2 * at.unit + 1) = elements.second;
   }
 
-  /// Loads some units before it stores the first: the compiler takes them for the same memory.
+  /// Loads four units before it stores the first one. The compiler would not: it must assume that loads and
+  /// stores overlap in memory (docs/log/gqa.md, version 2).
   __device__ __forceinline__ void convert_all(Block<Config>& to, Codes& from) const {
     constexpr int kAtOnce = 4;
     static_assert(kTokens * kUnits % (32 * kAtOnce) == 0);
@@ -166,7 +171,7 @@ class CodeLoader : public AnyLoader<Config, CodeLoader<Config>> {
     }
   }
 
-  /// The same; tokens that do not count become 0, and NaN in tokens that not every row sees is recorded.
+  /// The same; dead tokens become 0, and so does NaN in tokens that not every row sees, which is recorded.
   __device__ __forceinline__ void convert_and_clean(Block<Config>& to, Codes& from,
                                                     const Tokens<Config>& live, int start) const {
     std::uint32_t poisoned = 0;

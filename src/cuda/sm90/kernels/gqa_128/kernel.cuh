@@ -5,8 +5,8 @@
 // values:
 //
 //   loading warpgroup      the job, Q, and K and V of a block by TMA through the page table, in a ring of
-//                          stages; cleans the values of blocks that not every row sees (loader.cuh). From
-//                          e4m3 it converts all of them (code_loader.cuh)
+//                          stages; cleans the values of blocks that not every row sees (loader.cuh). e4m3
+//                          comes as bytes, which it also converts (code_loader.cuh)
 //   two warpgroups         (d 64: three) 64 rows each: S = Q K^T, softmax, O += P V with P in registers
 //                          (attention.cuh)
 #pragma once

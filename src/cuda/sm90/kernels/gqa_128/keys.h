@@ -26,8 +26,8 @@ struct InstanceKey {
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };
 
-/// Computing warpgroups, 64 rows each. With segments of up to 64 rows both have the same rows. The loaders of
-/// e4m3 need registers that a third one would take.
+/// Computing warpgroups, 64 rows each. With segments of up to 64 rows both have the same rows. From e4m3
+/// there are two at d 64, too: the loading warps need the registers that a third one would take.
 constexpr int warpgroups_of(int dim, Kind kind, bool e4m3) {
   return dim == 64 && kind == Kind::kPlain && !e4m3 ? 3 : 2;
 }
@@ -49,8 +49,8 @@ constexpr int stages_of(int dim, Kind kind, bool e4m3) {
   return dim == 64 ? 4 : 2;
 }
 
-/// Places for a block's keys, and for its values, as e4m3. Segments have the bytes in flight there that the
-/// stages' tiles are not made of yet.
+/// Slots for the e4m3 bytes of a block's keys, and as many for its values. Segments have more, since their
+/// blocks are smaller and bytes must be in flight while blocks are converted.
 constexpr int code_slots_of(int dim, Kind kind) {
   if (kind == Kind::kSegments) return 4;
   return dim == 64 ? 2 : 1;
@@ -78,7 +78,8 @@ constexpr std::array<InstanceKey, 9> keys(Dtype dtype) {
 constexpr std::array<InstanceKey, 3> segment_keys(Dtype dtype) {
   return {{{dtype, 64, Kind::kSegments}, {dtype, 128, Kind::kSegments}, {dtype, 256, Kind::kSegments}}};
 }
-/// e4m3 keys and values, with queries of that dtype. At d 256 shared memory has no room for their bytes.
+/// All kinds but kShared from e4m3 keys and values; `dtype` is that of queries. At d 256 shared memory has no
+/// room for their bytes.
 constexpr std::array<InstanceKey, 6> e4m3_keys(Dtype dtype) {
   return {{{dtype, 64, Kind::kPlain, true},
            {dtype, 64, Kind::kTransforms, true},

@@ -1,4 +1,4 @@
-// The loading warpgroup: loads keys and values of a CTA's blocks by TMA.
+// The loading warpgroup of bf16 and fp16: loads keys and values of a CTA's blocks by TMA.
 //
 // A weight of 0 does not silence NaN, so values that some row must not see are cleaned before they are
 // multiplied. Values of dead tokens (tails, invalid pages) become 0. In tokens that only some rows of the

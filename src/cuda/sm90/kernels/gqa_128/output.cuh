@@ -29,7 +29,7 @@ class Output {
   }
 
  private:
-  /// Of a row's sums; with the scale of e4m3 values.
+  /// What a row's sums are multiplied by; includes the scale of e4m3 values.
   __device__ __forceinline__ float factor_of(const sm90::RowScale& scale) const {
     if constexpr (!Config::kE4m3) return scale.factor;
     return scale.factor * scale_of_head(args_.value_scale, job_.tile.kv_head);

@@ -68,8 +68,8 @@ struct alignas(1024) SharedMemory : CodeSlots<Config> {
   ptx::Barrier query_full[Config::kWarpgroups], query_empty[Config::kWarpgroups];
 };
 
-// d 128: 32 KB of Q, 2 x 64 KB of keys and values (segments 4 x 32 KB), 8 KB of records. e4m3: 32 KB of bytes
-// more (segments 64 KB, and 2 x 32 KB of tiles).
+// d 128: 32 KB of Q, 2 x 64 KB of keys and values (segments 4 x 32 KB), 8 KB of records. From e4m3: 32 KB of
+// bytes besides (segments: 2 x 32 KB of keys and values, 64 KB of bytes).
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
 }  // namespace flashlatent::gqa_128

@@ -103,9 +103,8 @@ const DecodeKernel kGqa128Kernel = {
     .name = "gqa_128",
     .architecture = Architecture::kSm90a,
     .takes =
-        "separate keys and values of bf16 or fp16, d up to 256, or e4m3, d up to 128; pages of a multiple of "
-        "8 "
-        "tokens, more than 16 query rows a KV head",
+        "separate keys and values of bf16 or fp16, d up to 256, or e4m3, d up to 128; pages of a multiple "
+        "of 8 tokens, more than 16 query rows a KV head",
     .declines = declines,
     .workspace_bytes = workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(gqa_128::launch),

@@ -416,7 +416,7 @@ void add_check(CLI::App& app, Action& action) {
   auto options = std::make_shared<CheckOptions>();
   check
       ->add_option("--suite", options->suite,
-                   "small (some 80 s on two cores), quick or full; sparse_prefill: those of full; random: "
+                   "small (some 12 s on two cores), quick or full; sparse_prefill: those of full; random: "
                    "shapes and options by --seed; random_separate: likewise, of separate keys and values, "
                    "several query tokens and large groups; random_sparse_prefill: likewise; "
                    "random_shards: random and random_separate, of contexts that ranks share; index_topk, "

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "choose/cutters.h"
-#include "choose/gqa_128_blocks.h"
 #include "choose/prefix_units.h"
 #include "core/token_bytes.h"
 #include "cost/model.h"
@@ -25,6 +24,7 @@ using gqa_128::row_tiles_of;
 using gqa_128::tile_rows_of;
 
 constexpr cost::Costs kCost = cost::of(cost::Kernel::kGqa128, cost::Situation::kRows64);
+constexpr cost::Costs kE4m3Cost = cost::of(cost::Kernel::kGqa128, cost::Situation::kE4m3Dim64);
 
 /// The kernel walks tiles by itself and splits nothing: the plan has one part. The geometry is for the
 /// estimate, which counts whole waves of tiles.
@@ -38,7 +38,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   g.lanes = row_tiles_of(problem) * problem.cache.heads;
   // With batch_invariant a split is a whole request, for every batch.
   if (problem.options.batch_invariant) schedule::fix_splits(g, std::max(schedule::max_blocks(g), 1));
-  g.cost = cost::of_waves(kCost, g, key.dim, workers);
+  g.cost = cost::of_waves(key.e4m3 ? kE4m3Cost : kCost, g, key.dim, workers);
   return g;
 }
 
@@ -51,9 +51,7 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
   const double tiles = static_cast<double>(g.requests) * g.lanes, at_once = std::max<int>(workers, 1);
   const double waves = std::ceil(tiles / at_once), last = tiles - (waves - 1) * at_once;
   const int dim = key_of(problem)->dim;
-  const double alone =
-      std::max(kTimes.on(workers).per_block * (g.block_tokens / 128.0) * std::max(dim / 128.0, 1.0),
-               time_to_convert(problem, g.block_tokens, workers));
+  const double alone = kTimes.on(workers).per_block * (g.block_tokens / 128.0) * std::max(dim / 128.0, 1.0);
   const double memory = static_cast<double>(g.block_tokens * head_token_bytes(problem.cache)) /
                         (cost::kRates.share / 10.0) * workers.memory;
   const double blocks = schedule::max_blocks(g) *

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "choose/cutters.h"
-#include "choose/gqa_128_blocks.h"
 #include "choose/thresholds.h"
 #include "core/token_bytes.h"
 #include "cost/model.h"
@@ -32,6 +31,17 @@ int tile_rows_of(const DecodeProblem& problem) {
   return (rows + kRowsAtOnce - 1) / kRowsAtOnce * kRowsAtOnce;
 }
 
+/// The time in which the loading warpgroup converts a block of e4m3 keys and values; 0 for other caches.
+std::int32_t time_to_convert(const DecodeProblem& problem, int block_tokens,
+                             const schedule::Workers& workers) {
+  using enum cost::Situation;
+  constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
+  if (problem.cache.format != KvFormat::kE4m3) return 0;
+  const cost::Costs costs =
+      problem.cache.qk_dim <= 64 ? cost::of(kKernel, kE4m3Dim64) : cost::of(kKernel, kE4m3Dim128);
+  return costs.on(workers).per_block * block_tokens / 64;
+}
+
 double block_bytes(const DecodeProblem& problem, int block_tokens) {
   return static_cast<double>(block_tokens * head_token_bytes(problem.cache));
 }
@@ -56,7 +66,7 @@ schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens,
   schedule::CostModel costs =
       cost::by_memory(cost::of(kKernel, kByMemory), block_bytes(problem, block_tokens), workers);
   costs.per_block = std::max({costs.per_block, least_of_block(problem.cache.qk_dim, block_tokens, workers),
-                              static_cast<std::int32_t>(time_to_convert(problem, block_tokens, workers))});
+                              time_to_convert(problem, block_tokens, workers)});
   if (row_tiles_of(problem) == 1) return costs;
   const schedule::CostModel of_tiles = cost::of(kKernel, kTiles).on(workers);
   const double reach = std::max(cuda::reach_of(problem), 1);
@@ -92,10 +102,9 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
   const auto least_of_64 = [&](const cost::Costs& costs) {
     return costs.on(workers).per_block * (g.block_tokens / 64.0);
   };
-  const double of_dim = dim <= 64    ? least_of_64(cost::of(kKernel, kTimesDim64))
-                        : dim <= 128 ? 0
-                                     : least_of_64(cost::of(kKernel, kDim256));
-  const double least = std::max(of_dim, time_to_convert(problem, g.block_tokens, workers));
+  const double least = dim <= 64    ? least_of_64(cost::of(kKernel, kTimesDim64))
+                       : dim <= 128 ? 0
+                                    : least_of_64(cost::of(kKernel, kDim256));
   cost::ItemTimes times = cost::ItemTimes::of(cost::of(kKernel, kTimes), workers);
   times.lone_share = cost::of(kKernel, kTimes).lone_share_on(workers);
   times.block = std::max(bytes / (cost::kRates.share / 10.0) * workers.memory, least);

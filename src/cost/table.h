@@ -102,7 +102,7 @@ enum class Situation : std::uint8_t {
   kDim64,
   kDim128,
   kDim256,
-  kE4m3Dim64,  ///< As kDim64 from e4m3 keys and values; likewise 128.
+  kE4m3Dim64,  ///< As kDim64 from e4m3 keys and values; likewise 128. Of gqa_128: as kRows64.
   kE4m3Dim128,
   // What calls take, for picks (cost/times.h). Plans are cut by the rows above.
   kTimes,            ///< One row tile.

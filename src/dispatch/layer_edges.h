@@ -16,7 +16,7 @@ FusedEdges fused_edges(const Selection& selection, const DecodeProblem& problem,
 /// The bytes of a call's workspace, and the offset of the room for its edges, behind its kernel's `own`
 /// bytes.
 struct WorkspaceSize {
-  std::size_t bytes, edges;
+  std::size_t bytes, edges_begin;
 };
 WorkspaceSize workspace_with_edges(std::size_t own, const DecodeProblem& problem);
 

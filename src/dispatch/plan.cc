@@ -251,7 +251,7 @@ Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
       expect_apart(inputs, outputs, {plan.data, selection.plan_bytes}, {workspace.data, size.bytes}, device));
   if (problem.query.batch == 0) return {};
   const LayerEdges edges(problem, inputs, outputs, fused_edges(selection, problem, inputs, outputs),
-                         static_cast<std::byte*>(workspace.data) + size.edges);
+                         static_cast<std::byte*>(workspace.data) + size.edges_begin);
   FLASHLATENT_ASSIGN_OR_RETURN(
       const DecodeKernel* kernel,
       kernel_of_call(*selection.kernel, problem, edges.inputs(), edges.outputs(), executor.kernel));

@@ -211,7 +211,7 @@ Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutp
   if (problem.query.batch == 0) return {};
   const DecodeOutputs decode_outputs = decode_outputs_of(outputs);
   auto* const bytes = static_cast<std::byte*>(workspace.data);
-  const LayerEdges edges = edges_of(chosen, decode_outputs, bytes + size.edges);
+  const LayerEdges edges = edges_of(chosen, decode_outputs, bytes + size.edges_begin);
   FLASHLATENT_RETURN_IF_ERROR(check_call(false, problem, chosen.call.inputs, executor));
   FLASHLATENT_ASSIGN_OR_RETURN(
       const DecodeKernel* kernel,
@@ -220,7 +220,7 @@ Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutp
   Memory plan, rest;
   if (executor.backend == Backend::kCpu) {
     plan = build_plan(selection, lengths_of(problem, edges.inputs()), workspace);
-    rest = {bytes + plan.bytes, size.edges - plan.bytes};
+    rest = {bytes + plan.bytes, size.edges_begin - plan.bytes};
   }
   FLASHLATENT_RETURN_IF_ERROR(
       kernel->launch({problem, edges.inputs(), edges.outputs(), selection.geometry, selection.prefix, plan,

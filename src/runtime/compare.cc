@@ -433,9 +433,12 @@ std::string to_string(const Comparison& c) {
                    c.plain_relative_error, "), largest lse error ", c.lse_error);
   }
   const RowReport& w = c.worst;
+  const std::string allowed = w.of == RowReport::Of::kScale
+                                  ? message("at most ", w.tolerance, " is right")
+                                  : message("the row's error is ", w.error, ", allowed ", w.tolerance);
   return message(c.wrong_rows, " of ", c.rows, " rows wrong: request ", w.request, ", query token ", w.token,
-                 ", query head ", w.head, what_is_wrong(w), " is ", w.got, ", expected ", w.expected,
-                 "; the row's error is ", w.error, ", allowed ", w.tolerance);
+                 ", query head ", w.head, what_is_wrong(w), " is ", w.got, ", expected ", w.expected, "; ",
+                 allowed);
 }
 
 }  // namespace flashlatent::runtime

@@ -71,7 +71,7 @@ class Copies584 {
   }
 
  private:
-  // Q, page tables, results and instructions stay in L2 instead (loader.cuh).
+  // Q, page tables, results and instructions stay in L2 instead (box_loader.cuh).
   const std::uint64_t policy_ = ptx::evict_first_policy();
   RingPlace<Config> place_;
 };
@@ -139,7 +139,7 @@ class ListedRowLoader {
   int entry_ = -1, entry_ahead_ = -1;  // of the next range's first four blocks
 
  private:
-  /// Q is loaded after a call's first block, and needed as early (loader.cuh).
+  /// Q is loaded after a call's first block, and needed as early (box_loader.cuh).
   __device__ __forceinline__ void wait_for_query() {
     ptx::wait(shared_.first_query(), 0);
     has_query_ = true;

@@ -2,8 +2,8 @@
 // quarter of the block's tokens, exactly, to the tiles of a stage, which the products read; then the bytes of
 // a later block come to the slot. Scales are applied to scores (attention.cuh) and outputs (output.cuh).
 //
-// Values that some row must not see are cleaned as they are converted (why: loader.cuh). e4m3 has NaN, but no
-// infinity.
+// Values that some row must not see are cleaned as they are converted (why: box_loader.cuh). e4m3 has NaN,
+// but no infinity.
 #pragma once
 
 #include <cuda_fp16.h>

@@ -5,15 +5,15 @@
 // values:
 //
 //   loading warpgroup      the job, Q, and K and V of a block by TMA through the page table, in a ring of
-//                          stages; cleans the values of blocks that not every row sees (loader.cuh). e4m3
+//                          stages; cleans the values of blocks that not every row sees (box_loader.cuh). e4m3
 //                          comes as bytes, which it also converts (code_loader.cuh)
 //   two warpgroups         (d 64: three) 64 rows each: S = Q K^T, softmax, O += P V with P in registers
 //                          (attention.cuh)
 #pragma once
 
 #include "cuda/sm90/kernels/gqa_128/attention.cuh"
+#include "cuda/sm90/kernels/gqa_128/box_loader.cuh"
 #include "cuda/sm90/kernels/gqa_128/code_loader.cuh"
-#include "cuda/sm90/kernels/gqa_128/loader.cuh"
 
 namespace flashlatent::gqa_128 {
 

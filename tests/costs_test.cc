@@ -143,6 +143,12 @@ TEST(CostTables, RefusesWhatIsNoTable) {
   refused("gpu\n", "line 1 of the costs is 'gpu'");
   refused("gpu H20\ngpu H20\n", "line 2 of the costs is 'gpu H20'");
   refused("gpu H20\n", "the costs have no line 'plan packing ...'");
+  const std::string table = cost::to_text(cost::built_in_table()), line = "gqa_128_split e4m3_dim64 ";
+  const std::size_t at = table.find(line);
+  refused(
+      std::string(table).erase(at, table.find('\n', at) + 1 - at),
+      "the costs have no line '" + line.substr(0, line.size() - 1) +
+          " ...'; a line for each that `flashlatent costs` prints is accepted, and those of other versions");
   refused("gpu H20\nmla_17 rows16 per_block=1\n", "line 2 of the costs begins with 'mla_17 rows16'");
   refused("gpu H20\nmla_16\n", "line 2 of the costs begins with 'mla_16 '");
   refused("gpu H20\nmla_16 rows16 per_block=1\nmla_16 rows16 per_block=1\n", "line 3 of the costs is about");

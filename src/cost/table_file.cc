@@ -212,7 +212,8 @@ Result<Table> parse_table(std::string_view text) {
   const auto missing = std::find(found.begin(), found.end(), false);
   if (missing != found.end()) {
     return invalid_argument("the costs have no line '", name_of(kPlaces[missing - found.begin()]),
-                            " ...'; a line ", "for each that `flashlatent costs` prints is accepted");
+                            " ...'; a line for each that `flashlatent costs` prints is accepted, ",
+                            "and those of other versions have other lines");
   }
   return table;
 }

@@ -454,6 +454,8 @@ TEST(Case, TensorsThatNoViewShows) {
   expect_message(
       parse_case(with_dtype(with_edges(), "q_rotate.positions", "I32", "U32"), "x").status().message(), "x",
       "tensor \"q_rotate.positions\" is U32 (2, 1); expected int32 or int64");
+  expect_message(parse_case(with_dtype(with_edges(), "q_rotate.table", "F32", "U32"), "x").status().message(),
+                 "x", "tensor \"q_rotate.table\" is U32 ");
   // Under another name it is left out.
   Draft draft = dense();
   draft.tensors["extra"] = {Dtype::kF32, {4}, {}};

@@ -239,8 +239,10 @@ class Metadata {
                      Enum& value) const {
     const std::string* text = find(key);
     if (text == nullptr) return {};
+    // A tensor that no view shows is refused with what it is, by check_tensors().
+    const bool there = file_.tensor(tensor).present() || file_.without_view().contains(tensor);
     for (const auto& [candidate, name] : names) {
-      if (*text == name && file_.tensor(tensor).present()) {
+      if (*text == name && there) {
         value = candidate;
         return {};
       }

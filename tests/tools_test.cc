@@ -344,6 +344,23 @@ TEST_F(Program, CheckPrintsErrorsOfDtypesThatItHad) {
   EXPECT_EQ(outcome.out.find("fp16"), std::string::npos) << outcome.out;
 }
 
+// --after goes on behind one case, whose name no other case has.
+TEST_F(Program, CasesHaveNamesOfTheirOwn) {
+  for (const std::string suite : {"small", "quick", "full", "index_topk"}) {
+    std::istringstream lines(run("check --list --suite " + suite).out);
+    std::set<std::string> names;
+    for (std::string name; std::getline(lines, name);) EXPECT_TRUE(names.insert(name).second) << name;
+    EXPECT_GT(names.size(), 10U);
+  }
+}
+
+TEST_F(Program, ShardsAreTwoNumbers) {
+  for (const char* shard :
+       {"1", "0/2", "3/2", "'1/ 2'", "' 1/2'", "1/2x", "-4294967295/2", "4294967297/4294967298"}) {
+    expect_refused(std::string("check --list --shard=") + shard, {"--shard is '"});
+  }
+}
+
 // What is drawn besides the problem: how a case is run.
 TEST_F(Program, RandomCasesAreRunInManyWays) {
   expect_right("check --suite random --cases 60 --list",
@@ -477,6 +494,15 @@ TEST_F(Program, DecodeIsRightOnMadeCases) {
       EXPECT_EQ(result->tensor("lse").shape, inputs->tensor("lse_ref").shape);
       EXPECT_EQ(result->tensor("max_logits").shape, inputs->tensor("max_logits_ref").shape);
     }
+  }
+}
+
+TEST_F(Program, OptionsOfARotationNeedOne) {
+  for (const std::string option :
+       {"--pairs neox", "--table-layout interleaved", "--bf16-table", "--int64-positions"}) {
+    expect_refused("make-case " + file("p") + " " + option,
+                   {option.substr(0, option.find(' ')) + " is given without --q-rotate or --out-rotate"});
+    expect_right("make-case " + file("p") + " --no-reference --out-rotate 64 " + option);
   }
 }
 
@@ -667,6 +693,10 @@ TEST_F(Program, ChecksTheIndexer) {
                {" 0 wrong, 0 refused"});
   expect_right("check --suite random_index_topk --cases 3", {"3 right, 0 wrong"});
   expect_right("check --suite index_topk --list --filter candidates300", {"candidates300x8"});
+  const std::string refuses = "check --suite index_topk --filter 'topk1 ' --kernel cpu_dense";
+  EXPECT_NE(run(refuses).out.find("2 of 2 cases were refused, and 0 may be"), std::string::npos);
+  expect_right(refuses + " --max-refused 2", {"0 right, 0 wrong, 2 refused"});
+  expect_refused("check --suite index_topk --typical-tokens 5", {"--typical-tokens is 5, but the suite is"});
   expect_refused("check --suite index_topk --filter nothing",
                  {"--filter 'nothing' matches no case of suite index_topk"});
   expect_right("bench indexer --suite small --filter 'b2 ' --repeats 1",

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,19 @@ struct CaseChoice {
   std::string after;              ///< Only the cases behind this one; empty: all.
 };
 
-/// Leaves those of `cases`, specs with a name, that are chosen.
+/// Numbers names that come again, so that a name is one case's: "NAME (2)".
+template <class Spec>
+void make_names_unique(std::vector<Spec>& cases) {
+  std::map<std::string, int> seen;
+  for (Spec& spec : cases) {
+    if (const int times = ++seen[spec.name]; times > 1) spec.name += fmt::format(" ({})", times);
+  }
+}
+
+/// Leaves those of `cases`, specs with a name, that are chosen, under names of their own.
 template <class Spec>
 Status choose_cases(std::vector<Spec>& cases, const CaseChoice& choice) {
+  make_names_unique(cases);
   std::erase_if(cases, [&](const Spec& spec) { return spec.name.find(choice.filter) == std::string::npos; });
   if (cases.empty()) {
     return {StatusCode::kInvalidArgument,

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <string_view>
 
 #include "core/return_if_error.h"
 #include "dispatch/layer_edges.h"
 #include "dispatch/sparse_prefill.h"
+#include "io/text.h"
 #include "runtime/compare.h"
 #include "runtime/decode_run.h"
 #include "runtime/graph.h"
@@ -278,12 +280,12 @@ struct Shard {
   std::size_t first = 0, of = 1;
 };
 std::optional<Shard> parse_shard(const std::string& text) {
-  unsigned first = 0, of = 0;
-  int end = 0;
-  const bool parsed = std::sscanf(text.c_str(), "%u/%u%n", &first, &of, &end) == 2 &&
-                      text.size() == static_cast<std::size_t>(end);
-  if (!parsed || first < 1 || first > of) return std::nullopt;
-  return Shard{first - 1, of};
+  const std::size_t slash = text.find('/');
+  if (slash == std::string::npos) return std::nullopt;
+  const auto first = io::parse_integer(std::string_view(text).substr(0, slash));
+  const auto of = io::parse_integer(std::string_view(text).substr(slash + 1));
+  if (!first || !of || *first < 1 || *first > *of) return std::nullopt;
+  return Shard{static_cast<std::size_t>(*first - 1), static_cast<std::size_t>(*of)};
 }
 
 /// The command that runs the suite again, without --filter.
@@ -302,10 +304,17 @@ std::string again(const CheckOptions& options, const std::string& name, Backend 
 }
 
 int run_check_index(const CheckOptions& options, const CaseChoice& choice) {
+  if (options.typical_tokens > 0) {
+    return fail(
+        {StatusCode::kInvalidArgument,
+         fmt::format("--typical-tokens is {}, but the suite is {}, which is no attention; leave it out",
+                     options.typical_tokens, options.suite)});
+  }
   const Result<Executor> executor = options.list ? Executor{} : make_executor(options.executor);
   if (!executor.ok()) return fail(executor.status());
   return check_index({.choice = choice,
                       .cases = options.cases.value_or(kRandomCases),
+                      .max_refused = options.max_refused,
                       .seed = options.seed,
                       .list = options.list,
                       .names = options.names,

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "runtime/compare_index.h"
+#include "tools/check_refusals.h"
 #include "tools/command.h"
 #include "tools/draw.h"
 #include "tools/machine.h"
@@ -292,6 +293,10 @@ int check_index(const CheckIndexOptions& options, const Executor& executor) {
   }
   fmt::print("check {} on {}: {} right, {} wrong, {} refused\n", options.choice.suite,
              to_string(executor.backend), right, wrong, refused);
+  const int most = options.max_refused.value_or(0);
+  const std::string too_many =
+      refused_too_many(static_cast<int>(cases.size()), static_cast<int>(refused), options.max_refused, most);
+  if (!too_many.empty()) fmt::print("FAILED: {}\n", too_many);
   const nlohmann::ordered_json document = {{"machine", describe_machine(executor)},
                                            {"source_tree", source_tree()},
                                            {"command", command_line()},
@@ -301,9 +306,10 @@ int check_index(const CheckIndexOptions& options, const Executor& executor) {
                                            {"right", right},
                                            {"wrong", wrong},
                                            {"refused", refused},
+                                           {"max_refused", most},
                                            {"results", results}};
   if (Status status = write_json(options.json, document); !status.ok()) return fail(status);
-  return wrong == 0 && refused == 0 ? kRight : kWrongResult;
+  return wrong == 0 && too_many.empty() ? kRight : kWrongResult;
 }
 
 }  // namespace flashlatent::tools

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ std::vector<runtime::IndexSpec> index_cases(const std::string& suite, int count,
 struct CheckIndexOptions {
   CaseChoice choice;
   int cases = 200;  ///< Of the random suite.
+  std::optional<int> max_refused = {};
   std::uint64_t seed = 0;
   bool list = false;
   bool names = false;  ///< Print each case's name before it runs.

@@ -72,6 +72,16 @@ Status finish_edges(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
   edges.pairs = options.pairs == "neox" ? RotaryPairs::kHalves : RotaryPairs::kNeighbours;
   edges.layout = options.table_layout == "interleaved" ? RotaryTable::kInterleaved : RotaryTable::kHalves;
   const auto refuse = [](const std::string& why) { return Status(StatusCode::kInvalidArgument, why); };
+  if (edges.q_columns == 0 && edges.out_columns == 0) {
+    for (const auto& [option, given] : {std::pair{"--pairs", edges.pairs != RotaryPairs::kNeighbours},
+                                        {"--table-layout", edges.layout != RotaryTable::kHalves},
+                                        {"--bf16-table", edges.bf16_table},
+                                        {"--int64-positions", edges.wide_positions}}) {
+      if (given)
+        return refuse(
+            fmt::format("{} is given without --q-rotate or --out-rotate, to which it belongs", option));
+    }
+  }
   FLASHLATENT_RETURN_IF_ERROR(expect_epsilon("--q-norm", edges.norm));
   if (spec.split_query && edges.norm != 0) {
     return refuse(fmt::format(

@@ -42,7 +42,9 @@ RotationArguments rotation_of(const char* name, nb::handle given) {
 
 Array item_of_fp8(const char* name, nb::handle given, int item) {
   if (given.is_none()) return Array::output(name, Py_None);
-  return Array::output(name, nb::handle(tuple_of("out_fp8", given, 2, 2, "(codes, scales)")[item]));
+  const nb::handle array(tuple_of("out_fp8", given, 2, 2, "(codes, scales)")[item]);
+  if (array.is_none()) refuse(name, " is None; codes and scales go together");
+  return Array::output(name, array);
 }
 
 }  // namespace

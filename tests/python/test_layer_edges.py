@@ -163,6 +163,7 @@ def test_refusals():
         "out_rotate.table is ": {"out_rotate": (edge[0], edge[1][:, :24])},
         "out_rotate.table is missing": {"out_rotate": (edge[0], None)},
         "out_fp8 is a tuple of 3": {"out_fp8": (1, 2, 3)},
+        "out_fp8.codes is None; codes and scales go together": {"out_fp8": (None, None)},
         "out_fp8.codes is ": {"out_fp8": flashlatent.empty_fp8_output(given["q"], tokens=5, heads=HEADS)},
     }
     for words, options in wrong.items():

@@ -92,3 +92,27 @@ def test_sparse_prefill_compiles(device):
         assert torch.equal(one.view(torch.uint8), right.view(torch.uint8))
     torch.library.opcheck(torch.ops.flashlatent.sparse_prefill_fp8, (q, kv, indices),
                           {"softmax_scale": 0.05, "out_rotate": [positions, table]})
+
+
+def test_refusals_of_operators(device):
+    q, kv, indices, positions, table = prefill_case(device)
+    pair = [positions, table]
+    wrong = {
+        "q_rotate has 1 tensors; two, positions and table,": {"q_rotate": pair[:1]},
+        "out_rotate has 0 tensors": {"out_rotate": []},
+        "q_rotate has 3 tensors": {"q_rotate": [*pair, table]},
+        "pairs is 'gpt'; 'gptj' and 'neox'": {"pairs": "gpt"},
+        "table_layout is 'x'; 'halves' and 'interleaved'": {"table_layout": "x", "q_rotate": pair},
+    }
+    for words, options in wrong.items():
+        for operator in (operators.sparse_prefill, operators.sparse_prefill_fp8):
+            with pytest.raises(ValueError, match="^" + words):
+                operator(q, kv, indices, softmax_scale=0.05, **options)
+    with pytest.raises(ValueError, match="^q has 2 dimensions"):
+        operators.sparse_prefill_fp8(q[0], kv, indices, softmax_scale=0.05)
+    # Shapes alone are refused in the same words.
+    alone = [tensor.to("meta") for tensor in (q, kv, indices)]
+    for words, options in {"scale_columns is 64; 128 and 32": {"scale_columns": 64}, "groups is 0; a": {"groups": 0}}.items():
+        for tensors in ((q, kv, indices), alone):
+            with pytest.raises(ValueError, match="^" + words):
+                operators.sparse_prefill_fp8(*tensors, softmax_scale=0.05, **options)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import _edges, _native
+from .._errors import InvalidArgumentError
 from .._torch_call import call
 from ._library import define
 
@@ -17,12 +18,22 @@ TOKEN_EDGES = (f"float norm=0., Tensor? norm_weight=None, Tensor? norm_bias=None
                "str rounding='engine'")
 
 
+_LAYOUTS = {"pairs": ("gptj", "neox"), "table_layout": ("halves", "interleaved")}
+
+
 def with_edges(options):
     """Options of attention from those of an operator."""
-    layout = options.pop("pairs", "gptj"), options.pop("table_layout", "halves")
+    layout = [options.pop(name, names[0]) for name, names in _LAYOUTS.items()]
+    for given, (name, names) in zip(layout, _LAYOUTS.items()):
+        if given not in names:
+            raise InvalidArgumentError(f"{name} is {given!r}; {names[0]!r} and {names[1]!r} are accepted")
     for name in ("q_rotate", "out_rotate"):
-        if options.get(name) is not None:
-            options[name] = (*options[name], *layout)
+        rotation = options.get(name)
+        if rotation is None:
+            continue
+        if len(rotation) != 2:
+            raise InvalidArgumentError(f"{name} has {len(rotation)} tensors; two, positions and table, are expected")
+        options[name] = (*rotation, *layout)
     return options
 
 
@@ -37,6 +48,10 @@ def _finish_outputs_fake(out, positions=None, table=None, pairs="gptj", table_la
 
 
 def fp8_of_fakes(out, scale_columns, groups, column_order="heads"):
+    if scale_columns not in (128, 32):
+        raise InvalidArgumentError(f"scale_columns is {scale_columns}; 128 and 32 are accepted")
+    if groups < 1:
+        raise InvalidArgumentError(f"groups is {groups}; a whole number from 1 to 65536 is expected")
     count, columns = out.shape[:-2].numel(), out.shape[-2] // groups * out.shape[-1]
     if column_order == "tiles":
         codes = out.new_empty((count, groups, columns), dtype=torch.float8_e4m3fn)

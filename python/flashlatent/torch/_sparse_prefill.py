@@ -22,9 +22,13 @@ def _sparse_prefill(q, kv, indices, **options):
     return _native.sparse_prefill(q, kv, indices, **with_edges(options))
 
 
-def _sparse_prefill_fake(q, kv, indices, *, v_dim=512, **options):
+def _expect_tokens(q):
     if q.dim() != 3:
         raise InvalidArgumentError(f"q has {q.dim()} dimensions; (s_q, h_q, d) is expected")
+
+
+def _sparse_prefill_fake(q, kv, indices, *, v_dim=512, **options):
+    _expect_tokens(q)
     return (q.new_empty((*q.shape[:2], v_dim)), q.new_empty(q.shape[:2], dtype=torch.float32),
             q.new_empty(q.shape[:2], dtype=torch.float32))
 
@@ -34,6 +38,7 @@ def _sparse_prefill_out(q, kv, indices, **options):
 
 
 def _sparse_prefill_fp8(q, kv, indices, *, scale_columns=128, groups=1, **options):
+    _expect_tokens(q)
     tokens, heads, _ = q.shape
     codes, scales = _edges.empty_fp8_output(q, tokens=tokens, heads=heads, v_dim=options.get("v_dim", 512), groups=groups,
                                             scale_columns=scale_columns)

@@ -16,6 +16,7 @@
 #include "core/element.h"
 #include "cpu/reference.h"
 #include "runtime/decode_run.h"
+#include "runtime/layer_edges.h"
 #include "runtime/random_case.h"
 
 namespace flashlatent {
@@ -316,6 +317,31 @@ TEST(Compare, OutputsWithEdges) {
       EXPECT_EQ(comparison.wrong_rows, 16) << runtime::to_string(comparison);  // all that are not empty
     }
   }
+}
+
+// A scale leaves out values that become infinite: here the first column pair that is turned back.
+TEST(Compare, ScalesLeaveOutWhatOverflows) {
+  runtime::EdgeSpec edges;
+  edges.out_columns = 64;
+  edges.fp8_columns = 128;
+  const runtime::RandomCase made = runtime::make_case({.heads = 64, .lengths = {5, 5, 5}, .edges = edges}, 3);
+  const ConstTensorView& table = made.inputs.out_rotate.table;
+  auto* const angles = static_cast<float*>(const_cast<void*>(table.data));  // of make_case()'s own memory
+  int infinite = 0;
+  for (const float factor : {20.0F, 30.0F, 40.0F}) {
+    for (std::int64_t i = 0; i < table.shape[0]; ++i) angles[i * table.strides[0]] = 1e37F * factor;
+    Result<runtime::DecodeRun> run =
+        runtime::DecodeRun::create(made.problem, made.inputs, {Backend::kCpu}, runtime::request_of(edges));
+    ASSERT_TRUE(run.ok() && run->run().ok() && run->fetch().ok());
+    const auto* out = static_cast<const std::uint16_t*>(run->out().data);
+    for (std::int64_t i = 0; i < run->out().elements(); ++i) {
+      infinite += std::isinf(to_float(out[i], Dtype::kBF16));
+    }
+    const runtime::Comparison comparison =
+        runtime::compare(made.problem, made.inputs, run->out(), run->lse(), {}, {}, {}, {}, run->fp8());
+    EXPECT_TRUE(comparison.ok()) << factor << ": " << runtime::to_string(comparison);
+  }
+  EXPECT_GT(infinite, 0);
 }
 
 // A token that indices name several times weighs as much as all of them, and its P may be rounded by half a

@@ -286,12 +286,14 @@ class RowJudge {
     int worst = 0;
     for (int begin = 0; begin < problem_.cache.v_dim; begin += got.columns()) {
       const int end = begin + got.columns();
-      double amax = 0;
+      double amax = 0, kept = 0;  // of finite values; of those that stay finite in the working dtype
       for (int d = begin; d < end; ++d) {
-        if (std::isfinite(reference[d])) amax = std::max(amax, std::abs(reference[d]));
+        if (!std::isfinite(reference[d])) continue;
+        amax = std::max(amax, std::abs(reference[d]));
+        if (!overflows(reference[d])) kept = std::max(kept, std::abs(reference[d]));
       }
       const double scale = got.scale(begin), most = scale_of(amax + tolerance);
-      if (!(scale >= scale_of(std::max(amax - tolerance, 0.0)) && scale <= most)) {
+      if (!(scale >= scale_of(std::max(kept - tolerance, 0.0)) && scale <= most)) {
         report({row.request, row.token, row.head, RowReport::Of::kScale, begin, scale, scale_of(amax),
                 std::numeric_limits<double>::infinity(), most},
                total);
@@ -324,7 +326,10 @@ class RowJudge {
     return false;
   }
 
-  static double scale_of(double amax) { return Fp8Row::scale_of(static_cast<float>(amax)); }
+  static double scale_of(double amax) {
+    const double largest = std::numeric_limits<float>::max();
+    return Fp8Row::scale_of(static_cast<float>(std::min(amax, largest)));
+  }
 
   /// The number of a query token among those of all requests.
   std::int64_t token_number(Row row) const {

@@ -31,7 +31,8 @@ class Fp8Row {
     return e4m3::power_of_two(bytes[column / edges::kFineColumns % 4] - 127);
   }
   std::uint8_t code(std::int64_t column) const { return codes_[column]; }
-  float value(std::int64_t column) const { return e4m3::decode(code(column)) * scale(column); }
+  /// In fp64: it may be larger than fp32 has.
+  double value(std::int64_t column) const { return double{e4m3::decode(code(column))} * scale(column); }
 
   /// The scale of columns whose largest magnitude is `amax`.
   static float scale_of(float amax) { return e4m3::power_of_two(edges::output_exponent(amax)); }

@@ -137,7 +137,8 @@ std::string compare_fp8(const Fp8Row& got, const FinishedRow& row, bool same_bit
       const std::uint8_t right = e4m3::encode(edges::product(row.x[i], 1 / scale));
       if (got.code(i) == right) continue;
       const float step = std::max(std::fabs(row.x[i]) * 0x1p-4F, scale * 0x1p-10F);  // half of one
-      if (!same_bits && is_near(got.value(i), row.x[i], row.size[i], step * 1.01F)) continue;
+      if (!same_bits && is_near(static_cast<float>(got.value(i)), row.x[i], row.size[i], step * 1.01F))
+        continue;
       return message("column ", i, " of the codes is ", got.value(i), ", expected ",
                      e4m3::decode(right) * scale, ", which is rounded from ", row.x[i]);
     }

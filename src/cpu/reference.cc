@@ -538,6 +538,7 @@ std::vector<ReferenceRow> reference_rows(const DecodeProblem& problem, const Dec
     for (HeadRow& row : rows) row.add_value(i, value.data(), read.data(), norm2, repeats[i]);
   }
   std::vector<ReferenceRow> results;
+  results.reserve(rows.size());
   for (HeadRow& row : rows) results.push_back(row.result());
   return results;
 }

@@ -6,6 +6,7 @@
 #include "contracts.h"
 #include "dispatch/layer_edges.h"
 #include "runtime/layer_edges.h"
+#include "v4_case.h"
 
 namespace flashlatent {
 namespace {
@@ -15,8 +16,7 @@ using runtime::DecodeRun;
 using runtime::EdgeSpec;
 using runtime::RandomCase;
 
-// DeepSeek V4: norm and rotation, inverse rotation and cast; the others leave some of that out.
-constexpr EdgeSpec kV4 = {.norm = 1e-6F, .q_columns = 64, .out_columns = 64, .fp8_columns = 128};
+// Beside kV4, which has all edges.
 constexpr EdgeSpec kQueries = {.norm = 1e-6F, .q_columns = 64};
 constexpr EdgeSpec kOutputs = {.out_columns = 64};
 
@@ -75,21 +75,9 @@ class LayerEdgesOf : public Contracts {
 };
 
 CaseSpec v4(int heads, std::vector<int> lengths, int query_tokens = 1) {
-  const int batch = static_cast<int>(lengths.size());
-  return {.name = "v4",
-          .format = KvFormat::kFp8_584,
-          .query_tokens = query_tokens,
-          .heads = heads,
-          .qk_dim = 512,
-          .lengths = std::move(lengths),
-          .sink = true,
-          .sparse = true,
-          .topk = 128,
-          .skipped_indices = 0.2,
-          .extra_lengths = std::vector<int>(batch, 600),
-          .extra_indexed = true,
-          .extra_topk = 200,
-          .edges = kV4};
+  CaseSpec spec = v4_case(heads, std::move(lengths), 600, 200);
+  spec.query_tokens = query_tokens;
+  return spec;
 }
 
 TEST_P(LayerEdgesOf, DeepSeekV4) {

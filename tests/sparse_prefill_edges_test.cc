@@ -4,6 +4,7 @@
 #include "dispatch/sparse_prefill.h"
 #include "prefill_rows.h"
 #include "runtime/layer_edges.h"
+#include "v4_case.h"
 
 namespace flashlatent {
 namespace {
@@ -12,25 +13,11 @@ using runtime::CaseSpec;
 using runtime::EdgeSpec;
 using runtime::RandomCase;
 
-constexpr EdgeSpec kV4 = {.norm = 1e-6F, .q_columns = 64, .out_columns = 64, .fp8_columns = 128};
-
 /// A query token for each length.
 CaseSpec v4(int heads, std::vector<int> lengths) {
-  const std::size_t tokens = lengths.size();
-  return {.name = "v4",
-          .format = KvFormat::kFp8_584,
-          .heads = heads,
-          .qk_dim = 512,
-          .lengths = std::move(lengths),
-          .sink = true,
-          .sparse = true,
-          .topk = 128,
-          .skipped_indices = 0.2,
-          .extra_lengths = std::vector<int>(tokens, 300),
-          .extra_indexed = true,
-          .extra_topk = 100,
-          .edges = kV4,
-          .prefill = true};
+  CaseSpec spec = v4_case(heads, std::move(lengths), 300, 100);
+  spec.prefill = true;
+  return spec;
 }
 
 CaseSpec rows(int qk_dim, Dtype dtype, const EdgeSpec& edges) {

@@ -49,15 +49,15 @@ IndexScore score_of(const IndexCall& call, const IndexRow& row, const std::vecto
   const float* weights = call.weights.at(row.request, row.token);
   IndexScore result{.exists = true};
   for (int h = 0; h < call.heads; ++h) {
-    double dot = 0, largest = 0;
+    double dot = 0, magnitude = 0;
     for (int i = 0; i < index_keys::kDim; ++i) {
       dot += queries[h][i] * key[i];
-      largest = std::fmax(largest, std::fabs(queries[h][i] * key[i]));
+      magnitude += std::fabs(queries[h][i] * key[i]);
     }
     const double positive = dot < 0 ? 0 : dot;  // NaN stays
     result.score += scale * weights[h] * positive;
     result.magnitude += scale * std::fabs(weights[h]) * positive;
-    result.largest = std::hypot(result.largest, scale * weights[h] * largest);
+    result.products += scale * std::fabs(weights[h]) * magnitude;
   }
   if (std::isnan(result.score)) result.score = -std::numeric_limits<double>::infinity();
   return result;

@@ -8,10 +8,11 @@
 namespace flashlatent::cpu {
 
 struct IndexScore {
-  bool exists = false;   ///< The query token sees a token here.
-  double score = 0;      ///< scale * sum of w * relu(q . k); -inf for NaN.
-  double magnitude = 0;  ///< scale * sum of |w| * relu(q . k).
-  double largest = 0;    ///< scale * root of the sum, over heads, of (w * the largest |q_i k_i|)^2.
+  bool exists = false;  ///< The query token sees a token here.
+  double score = 0;     ///< scale * sum of w * relu(q . k); -inf for NaN.
+  /// scale * sum of |w| * relu(q . k), and scale * sum of |w| * sum of |q_i k_i|: what errors are measured
+  /// by.
+  double magnitude = 0, products = 0;
 };
 
 /// The scores of query token `row` at all its places, on host memory.

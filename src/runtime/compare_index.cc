@@ -15,10 +15,7 @@ namespace flashlatent::runtime {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kOfMagnitude = 1e-3;
-/// Tensor cores add 128 products in four steps of 32, each with the sum so far: 132 numbers, each cut off by
-/// up to 2^-13 of the largest one. Six standard deviations, if what is cut off is evenly distributed.
-const double kOfLargest = 6 * std::sqrt(132 / 12.) / (1 << 13);
+constexpr double kOfMagnitude = 1e-3, kOfProducts = 2e-5;
 
 struct Bounds {
   double low, high;
@@ -212,9 +209,9 @@ std::vector<Place> places_of(const IndexCall& call, std::int64_t row, const floa
   const std::vector<cpu::IndexScore> scores = cpu::index_scores(call, row);
   std::vector<Place> places(scores.size());
   for (std::size_t i = 0; i < scores.size(); ++i) {
-    const auto& [exists, score, magnitude, largest] = scores[i];
+    const auto& [exists, score, magnitude, products] = scores[i];
     places[i] = {exists, reference != nullptr ? double{reference[i]} : score,
-                 kOfMagnitude * std::fabs(magnitude) + kOfLargest * largest + 1e-37};
+                 kOfMagnitude * std::fabs(magnitude) + kOfProducts * std::fabs(products) + 1e-37};
     if (std::isnan(places[i].tolerance)) places[i].tolerance = kInfinity;
   }
   return places;

@@ -21,11 +21,11 @@ struct IndexComparison {
 /// Compares `results`, on the CPU, with the oracle, or with the scores `scores_ref` (fp32, as all_scores)
 /// where present.
 ///
-/// A score passes within its tolerance: 1e-3 scale sum |w| relu(q . k), and for sums near 0 what e4m3 tensor
-/// cores may cut off, which keep 13 bits below the largest product (kOfLargest). The chosen pass if no chosen
-/// token is below one that is not chosen by more than both tolerances; where all_scores is given they must
-/// also be exactly the first of the largest of all_scores. Numbers, order and what follows the chosen must be
-/// right as they are.
+/// A score passes within its tolerance: 1e-3 scale sum |w| relu(q . k), as e4m3 tensor cores keep 13 bits of
+/// a sum, and 2e-5 scale sum |w| sum |q_i k_i| for sums near 0. The chosen pass if no chosen token is below
+/// one that is not chosen by more than both tolerances; where all_scores is given they must also be exactly
+/// the first of the largest of all_scores. Numbers, order and what follows the chosen must be right as they
+/// are.
 IndexComparison compare_index(const IndexTopkInputs& inputs, const IndexTopkOptions& options,
                               const IndexTopkOutputs& results, const ConstTensorView& scores_ref = {});
 

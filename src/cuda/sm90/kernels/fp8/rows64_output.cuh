@@ -421,6 +421,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   __device__ __forceinline__ void silence(int limit) const {
     const std::uint64_t live = shared_.live[slot_.slot()], partial = sm90::partial_tokens(live, {limit});
     if (live == sm90::kAllLive && partial == 0) return;
+    this->meet_alone();  // all threads have read what soften() prepared, which is not used
     E4m3Block<Config>::silence(shared_.blocks[slot_.slot()], me_, thread(), live, partial);
     this->meet_alone();
   }

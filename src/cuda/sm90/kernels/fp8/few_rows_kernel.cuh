@@ -147,7 +147,7 @@ __device__ __forceinline__ void run(const sm90::DecodeArguments& args, const CUt
       compute_in_team<Config>(shared, args, place);
     }
   } else {
-    sm90::wait_for_launch_before();
+    if constexpr (!Config::kAlone) sm90::wait_for_launch_before();
     if (loads) {
       ptx::give_registers<Config::kLoaderRegisters>();
       load<Config>(shared, args, map);

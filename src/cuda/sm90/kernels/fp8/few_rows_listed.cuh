@@ -1,5 +1,6 @@
 // The roles if tokens are of two lists: each loading warp walks its CTA's segments by itself
-// (walk/listed_items.cuh), and the first loading warp announces them to the computing warps.
+// (walk/listed_items.cuh), and the first loading warp announces them to the computing warps. With
+// Config::kAlone both roles wait for the launch before by themselves, behind what shapes tell.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/block_loader.cuh"
@@ -133,10 +134,14 @@ __device__ __forceinline__ void load_lists(Shared& shared, const sm90::DecodeArg
   if constexpr (Config::kAlone) {
     const schedule::Geometry& g = args.geometry;
     sm90::Part<false, true, true> part(args);
-    if (sm90::Work guess = part_by_shapes(args); !guess.is_end()) {
+    sm90::Work guess = part_by_shapes(args);
+    sm90::ListedRange range;
+    if (!guess.is_end()) {
       sm90::place_blocks(g, guess, g.max_tokens);
-      loader.guess(full_range(args, guess));
+      range = full_range(args, guess);
     }
+    sm90::wait_for_launch_before();
+    if (!guess.is_end()) loader.guess(range);
     load_items(AloneItems(walk, args), loader, part.find(), tell);
   } else {
     load_items(sm90::PlannedItems(walk, args), loader, sm90::PartPlace<>(args), tell);
@@ -156,6 +161,7 @@ __device__ __forceinline__ void compute_lists(Shared& shared, const sm90::Decode
     const sm90::Work first = part_by_shapes(args);
     known = !first.is_end();
     if (known) warpgroup.prepare(first.tile);
+    sm90::wait_for_launch_before();
   }
   for (; known || !position.get().is_end(); position.next()) {
     if (!known) warpgroup.prepare(position.get().tile);

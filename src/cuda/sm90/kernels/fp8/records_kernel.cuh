@@ -42,12 +42,13 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= few_rows::kMaxSharedBytes);
   set_up<Config>(shared);
-  sm90::wait_for_launch_before();
+  if constexpr (!Config::kAlone) sm90::wait_for_launch_before();
   if (threadIdx.x >= Config::kLoadersBegin) {
     ptx::give_registers<Config::kLoaderRegisters>();
     few_rows::load_lists(shared, args, threadIdx.x - Config::kLoadersBegin);
   } else if (threadIdx.x >= Config::kComputeThreads) {
     ptx::take_registers<Config::kOutputRegisters>();
+    if constexpr (Config::kAlone) sm90::wait_for_launch_before();
     Output<Config> output(shared, args);
     for (sm90::WorkPosition position(shared.segments); !position.get().is_end(); position.next()) {
       output.attend(position.get());

@@ -68,6 +68,13 @@ struct IndexCall {
     return static_cast<int>(seen < 0 ? 0 : seen > most ? most : seen);
   }
 
+  /// If a query token sees `places` tokens: are all of them chosen, and does nobody ask for scores? Then none
+  /// are made.
+  FLASHLATENT_HOST_DEVICE bool needs_no_scores(int places) const {
+    return places <= topk && candidates == 0 && best_blocks == 0 && scores.data == nullptr &&
+           all_scores.data == nullptr;
+  }
+
   /// The position at a place of a query token; -1: none.
   FLASHLATENT_HOST_DEVICE std::int64_t position(const std::int32_t* named, int place) const {
     if (candidates == 0) return place;

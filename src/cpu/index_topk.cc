@@ -194,6 +194,13 @@ void score_by_reference(const IndexCall& call, std::int64_t index, int places, s
   }
 }
 
+/// In place of scores: which tokens exist.
+void mark_places(const IndexCall& call, const IndexRow& row, int first, int end, std::uint32_t* marks) {
+  for (int place = first; place < end; ++place) {
+    marks[place] = call.page_of(row.request, place) >= 0 ? kNoToken + 1 : kNoToken;
+  }
+}
+
 /// Which numbers are chosen: all above `above`, and the first `ties` that are equal to it.
 struct Threshold {
   std::uint32_t above = 0;
@@ -297,7 +304,9 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
         if (begin == 0) score_by_reference(call, first + i, places, space.scores);
         return;
       }
-      for (int place = begin; place < std::min(begin + kChunk, places); place += kTile) {
+      const int end = std::min(begin + kChunk, places);
+      if (call.needs_no_scores(places)) return mark_places(call, row, begin, end, space.scores);
+      for (int place = begin; place < end; place += kTile) {
         score_places(call, row, space.q, place, places, space.scores + place);
       }
     });

@@ -13,6 +13,14 @@ class AloneItems : public sm90::ItemsInTurn {
  public:
   using ItemsInTurn::ItemsInTurn;
 
+  /// Begins at an item that is known before anything is read; it is announced later.
+  __device__ __forceinline__ void put(const sm90::Work& first, const sm90::ListedRange& range) {
+    if (threadIdx.x % 32 == 0) {
+      mine_.range = range;
+      mine_.work = first;
+    }
+    __syncwarp();
+  }
   /// Rows are loaded before the item is announced: a call waits for them.
   template <class Tell, class LookAhead>
   __device__ __forceinline__ void begin(const sm90::Work& first, Tell tell, LookAhead look_ahead) {
@@ -50,6 +58,8 @@ class GuessingLoader : public LoaderOf<Shared> {
     guessed_begin_ = range.begin;
     guessed_blocks_ = range.lists.blocks;
   }
+  /// The guess was right.
+  __device__ __forceinline__ void take_guess() { guessed_begin_ = kNoGuess; }
   __device__ __forceinline__ void look_ahead(const sm90::ListedRange& range) {
     if (guessed_begin_ == range.begin && guessed_blocks_ == range.lists.blocks && range.lists.first == 0) {
       if (!counts(range, range.begin)) this->entry_ = -1;
@@ -72,10 +82,9 @@ class GuessingLoader : public LoaderOf<Shared> {
   int guessed_begin_ = kNoGuess, guessed_blocks_ = 0;
 };
 
-/// All segments of a walk that begins at `first`.
-template <class Items, class Loader, class First, class Tell>
-__device__ __forceinline__ void load_items(Items items, Loader& loader, const First& first, Tell tell) {
-  items.begin(first, tell, [&](const sm90::ListedRange& range) { loader.look_ahead(range); });
+/// All segments of a walk that has begun.
+template <class Items, class Loader, class Tell>
+__device__ __forceinline__ void load_items(Items& items, Loader& loader, Tell tell) {
   while (!items.get().is_end()) {
     const sm90::ListedRange range = items.range();  // of this segment, when the next one is there
     loader.load(range, [&] {
@@ -122,6 +131,39 @@ __device__ __forceinline__ sm90::ListedRange full_range(const sm90::DecodeArgume
   return range;
 }
 
+/// Whether an item's lists are as long as shapes allow, as with long contexts: then all that follows from
+/// lengths has been computed before the launch before is done. Some 500 instructions that run once take 2 us.
+class FullLists {
+ public:
+  __device__ __forceinline__ FullLists(const sm90::DecodeArguments& args, int item)
+      : geometry_(args.geometry) {
+    const int sharers = geometry_.length_sharers;
+    const int request = sharers == 1 ? item : item / sharers, token = item - request * sharers;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const schedule::ListLengths& given = args.cache.list_lengths.list[i];
+      may_be_ =
+          may_be_ && given.spans == nullptr && geometry_.list[i].window == 0 && !geometry_.list[i].causal;
+      if (given.lengths != nullptr) {
+        length_[i] = given.lengths + request * given.request_stride + token * given.token_stride;
+      }
+    }
+  }
+  /// Once the launch before is done.
+  __device__ __forceinline__ bool are_full() const {
+    return may_be_ && is_full(0) && is_full(1);
+  }
+
+ private:
+  __device__ __forceinline__ bool is_full(int i) const {
+    return length_[i] == nullptr || *length_[i] >= geometry_.list[i].reach;
+  }
+
+  const schedule::Geometry& geometry_;
+  const std::int32_t* length_[2] = {nullptr, nullptr};
+  bool may_be_ = true;
+};
+
 template <class Shared>
 __device__ __forceinline__ void load_lists(Shared& shared, const sm90::DecodeArguments& args, int thread) {
   using Config = typename Shared::Config;
@@ -131,20 +173,30 @@ __device__ __forceinline__ void load_lists(Shared& shared, const sm90::DecodeArg
   };
   GuessingLoader<Shared> loader(args.cache, shared, thread);
   auto& walk = shared.walks.of_warp[thread / 32];
+  const auto look_ahead = [&](const sm90::ListedRange& range) { loader.look_ahead(range); };
   if constexpr (Config::kAlone) {
     const schedule::Geometry& g = args.geometry;
+    AloneItems items(walk, args);
     sm90::Part<false, true, true> part(args);
     sm90::Work guess = part_by_shapes(args);
-    sm90::ListedRange range;
+    const FullLists lists(args, guess.segment.request);
     if (!guess.is_end()) {
       sm90::place_blocks(g, guess, g.max_tokens);
-      range = full_range(args, guess);
+      items.put(guess, full_range(args, guess));
     }
     sm90::wait_for_launch_before();
-    if (!guess.is_end()) loader.guess(range);
-    load_items(AloneItems(walk, args), loader, part.find(), tell);
+    if (!guess.is_end()) loader.guess(items.range());
+    if (!guess.is_end() && lists.are_full()) {
+      loader.take_guess();
+      tell(items.get());
+    } else {
+      items.begin(part.find(), tell, look_ahead);
+    }
+    load_items(items, loader, tell);
   } else {
-    load_items(sm90::PlannedItems(walk, args), loader, sm90::PartPlace<>(args), tell);
+    sm90::PlannedItems items(walk, args);
+    items.begin(sm90::PartPlace<>(args), tell, look_ahead);
+    load_items(items, loader, tell);
   }
   sm90::Work end;
   end.segment.request = -1;

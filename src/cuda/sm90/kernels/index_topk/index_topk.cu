@@ -210,10 +210,12 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
   const int select_ctas = select_team(call, processors);
   CUtensorMap map;
   FLASHLATENT_RETURN_IF_ERROR(keys_map(call, map));
-  if (const int team = score_team(call, processors); team > 0) {
+  const bool scores_needed = !call.needs_no_scores(call.span);
+  if (const int team = score_team(call, processors); team > 0 && scores_needed) {
     shape.group_rows = 1;
     const int rows = static_cast<int>(call.rows());
-    const ScoreArguments arguments{call, shape, scores, score_stride(call), 0, rows, rows, call.tokens};
+    const ScoreArguments arguments{call, shape, scores,      score_stride(call),         0,
+                                   rows, rows,  call.tokens, places_without_scores(call)};
     return call.format == IndexFormat::kFp8_132
                ? launch_fused<IndexFormat::kFp8_132>(arguments, map, team, executor)
                : launch_fused<IndexFormat::kMxfp4_68>(arguments, map, team, executor);
@@ -227,10 +229,13 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
                                    static_cast<int>(first),
                                    rows,
                                    static_cast<int>(groups_of(call, shape)),
-                                   groups_of_request(call, shape)};
-    FLASHLATENT_RETURN_IF_ERROR(shape.warpgroups == 4
-                                    ? launch_scores<ScoreConfig<4>>(arguments, map, processors, executor)
-                                    : launch_scores<ScoreConfig<2>>(arguments, map, processors, executor));
+                                   groups_of_request(call, shape),
+                                   places_without_scores(call)};
+    if (scores_needed) {
+      FLASHLATENT_RETURN_IF_ERROR(shape.warpgroups == 4
+                                      ? launch_scores<ScoreConfig<4>>(arguments, map, processors, executor)
+                                      : launch_scores<ScoreConfig<2>>(arguments, map, processors, executor));
+    }
     const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first), lists};
     FLASHLATENT_RETURN_IF_ERROR(launch_selection(select, rows, select_ctas, processors, executor));
   }

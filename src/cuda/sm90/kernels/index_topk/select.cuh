@@ -70,6 +70,7 @@ class Selector {
 
   /// The bins are cleared; a barrier of the CTA comes first.
   __device__ __forceinline__ void choose_tokens() const {
+    if (call_.needs_no_scores(places_)) return choose_tokens_without_scores();
     const int chosen = choose(shared_, held_, ScoreKeys{scores_}, places_, call_.topk);
     __syncthreads();
     write_tokens(
@@ -79,6 +80,10 @@ class Selector {
 
   /// By CTA `rank` of `ctas`; `lists`: the query token's.
   __device__ __forceinline__ void choose_in_cluster(const ChosenLists& lists, int rank, int ctas) const {
+    if (call_.needs_no_scores(places_)) {
+      if (rank == 0) choose_tokens_without_scores();
+      return;
+    }
     const int each = ((places_ - 1) / ctas / 4 + 1) * 4, begin = min(rank * each, places_);
     const int count = min(each, places_ - begin);
     const int mine = choose(shared_, held_, ScoreKeys{scores_ + begin}, count, call_.topk);
@@ -123,6 +128,42 @@ class Selector {
   }
 
  private:
+  __device__ __forceinline__ void choose_tokens_without_scores() const {
+    const int chosen = take_all();
+    __syncthreads();
+    write_tokens(
+        chosen, [&](int i) { return shared_.chosen[i]; }, [](int) { return kNoToken; });
+  }
+
+  /// Leaves all places whose tokens exist in shared_.chosen, and returns how many there are. A warp has
+  /// neighbouring places.
+  __device__ __forceinline__ int take_all() const {
+    constexpr int kSteps = kMaxIndexTopk / Shared::kThreads;
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int first = warp * 32 * kSteps + lane;
+    unsigned exist[kSteps];
+    int mine = 0;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int place = first + i * 32;
+      const bool exists = place < places_ && call_.page_of(row_.request, place) >= 0;
+      exist[i] = __ballot_sync(0xFFFFFFFF, exists);
+      mine += __popc(exist[i]);
+    }
+    if (lane == 0) shared_.warps[0][warp] = mine;
+    __syncthreads();
+    const int of_warp = lane < Shared::kWarps ? shared_.warps[0][lane] : 0;
+    int at = __reduce_add_sync(0xFFFFFFFF, lane < warp ? of_warp : 0);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      if ((exist[i] >> lane & 1) != 0) {
+        shared_.chosen[at + __popc(exist[i] & ((1U << lane) - 1))] = first + i * 32;
+      }
+      at += __popc(exist[i]);
+    }
+    return __reduce_add_sync(0xFFFFFFFF, of_warp);
+  }
+
   /// The i-th of `chosen` has place place_of(i) and score key_of(i).
   template <class Place, class Key>
   __device__ __forceinline__ void write_tokens(int chosen, Place place_of, Key key_of) const {

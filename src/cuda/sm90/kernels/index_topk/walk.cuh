@@ -14,7 +14,13 @@ struct ScoreArguments {
   int first_row, rows;  ///< Query tokens of this launch.
   int groups;
   int groups_of_request;  ///< Of calls that are not ragged.
+  /// Where query tokens see no more places than these, no scores are made (IndexCall::needs_no_scores()).
+  int places_without_scores;
 };
+
+inline int places_without_scores(const IndexCall& call) {
+  return call.needs_no_scores(call.topk) ? call.topk : 0;
+}
 
 /// Query tokens of one request that a CTA works on together.
 struct Group {
@@ -69,9 +75,10 @@ __device__ __forceinline__ int visible(const IndexCall& call, const Group& group
   return call.visible(group.request, group.token + i, group.own + i, group.count);
 }
 
-/// Tiles of the keys that some query token of the group sees.
+/// Tiles of the keys that some query token of the group sees; none where no scores are made.
 template <class Config>
-__device__ __forceinline__ int tiles_of(const IndexCall& call, const Group& group) {
+__device__ __forceinline__ int tiles_of(const ScoreArguments& arguments, const Group& group) {
+  const IndexCall& call = arguments.call;
   if (group.rows == 0) return 0;
   int places = 0;
   if (call.candidates > 0) {
@@ -81,7 +88,7 @@ __device__ __forceinline__ int tiles_of(const IndexCall& call, const Group& grou
   } else {
     for (int i = 0; i < group.rows; ++i) places = max(places, visible(call, group, i));
   }
-  return (places + Config::kTile - 1) / Config::kTile;
+  return places <= arguments.places_without_scores ? 0 : (places + Config::kTile - 1) / Config::kTile;
 }
 
 /// Where a CTA begins, and how many tiles it has.
@@ -96,7 +103,7 @@ __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
   const int thread = threadIdx.x, each = (arguments.groups + kThreads - 1) / kThreads;
   const int first = min(thread * each, arguments.groups), last = min(first + each, arguments.groups);
   int sum = 0;
-  for (int i = first; i < last; ++i) sum += tiles_of<Config>(arguments.call, group_of(arguments, i));
+  for (int i = first; i < last; ++i) sum += tiles_of<Config>(arguments, group_of(arguments, i));
   // An inclusive prefix sum: in warps, then over warps.
   int inclusive = sum;
 #pragma unroll
@@ -119,7 +126,7 @@ __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
   const int begin = each_cta * cta + min(cta, more), end = begin + each_cta + (cta < more ? 1 : 0);
   if (begin < end && begin >= before && begin < before + sum) {
     int group = first, tile = begin - before;
-    for (int tiles; tile >= (tiles = tiles_of<Config>(arguments.call, group_of(arguments, group))); ++group)
+    for (int tiles; tile >= (tiles = tiles_of<Config>(arguments, group_of(arguments, group))); ++group)
       tile -= tiles;
     found[0] = group;
     found[1] = tile;
@@ -135,7 +142,7 @@ __device__ __forceinline__ Run run_of_row(const ScoreArguments& arguments, const
                                           int ctas) {
   const int of_request = row.request * arguments.call.tokens + row.own;
   const int number = arguments.call.ragged ? row.token + row.request : of_request;
-  const int tiles = row.count == 0 ? 0 : tiles_of<Config>(arguments.call, group_of(arguments, number));
+  const int tiles = row.count == 0 ? 0 : tiles_of<Config>(arguments, group_of(arguments, number));
   const int each = (tiles + ctas - 1) / ctas, begin = min(rank * each, tiles);
   return {number, begin, min(each, tiles - begin)};
 }
@@ -170,7 +177,7 @@ class Walk {
  private:
   __device__ __forceinline__ void enter() {
     group_ = group_of(arguments_, number_);
-    tiles_ = tiles_of<Config>(arguments_.call, group_);
+    tiles_ = tiles_of<Config>(arguments_, group_);
   }
 
   const ScoreArguments& arguments_;

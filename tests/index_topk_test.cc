@@ -88,6 +88,27 @@ TEST_P(IndexTopk, LengthsAroundTopk) {
   }
 }
 
+TEST_P(IndexTopk, WithoutScoresWhereAllTokensAreChosen) {
+  // The longest context decides what the page table reaches: all tokens of all query tokens are chosen, then
+  // those of some.
+  for (int longest : {64, 700}) {
+    for (bool invalid_pages : {false, true}) {
+      SCOPED_TRACE(longest);
+      RandomIndexCase made = runtime::make_index_case({.lengths = {0, 1, 63, 64, longest},
+                                                       .query_tokens = 3,
+                                                       .topk = 64,
+                                                       .page_size = 16,
+                                                       .invalid_pages = invalid_pages,
+                                                       .scores = IndexScores::kNan},
+                                                      3);
+      made.wanted.scores = made.wanted.all_scores = false;
+      const IndexRun result = run(made);
+      const auto comparison = runtime::compare_index(made.inputs, made.options, result.results());
+      EXPECT_TRUE(comparison.ok()) << runtime::to_string(comparison);
+    }
+  }
+}
+
 TEST_P(IndexTopk, RaggedQueriesAndWhatEachTokenSees) {
   expect_right({.lengths = {700, 1, 90}, .ragged_tokens = {9, 0, 90}, .topk = 100});
   IndexSpec spec{.lengths = {700, 1, 90}, .ragged_tokens = {9, 1, 33}, .causal = false, .topk = 100};

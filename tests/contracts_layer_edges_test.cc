@@ -2,6 +2,7 @@
 // backend and by every kernel.
 #include <cmath>
 #include <functional>
+#include <tuple>
 
 #include "contracts.h"
 #include "dispatch/layer_edges.h"
@@ -153,6 +154,27 @@ TEST_P(LayerEdgesOf, RotationsOfAllKinds) {
             check(spec);
           }
         }
+      }
+    }
+  }
+}
+
+// Records: rotations and the cast by the kernel of 64 rows where items stay whole, norms before it.
+TEST_P(LayerEdgesOf, DeepSeekV41) {
+  if (on_gpu()) executor_.kernel = "fp8_64";
+  for (KvFormat extra : {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288}) {
+    for (int columns : {128, 32}) {
+      for (auto [heads, batch, norm] :
+           {std::tuple(40, 3, 0.0F), {64, 70, 0.0F}, {64, 3, 1e-6F}, {128, 3, 0.0F}}) {
+        CaseSpec spec = v4(heads, std::vector<int>(batch, 200));
+        spec.lengths[1] = 0;
+        spec.format = KvFormat::kMxfp8_528;
+        spec.extra_format = extra;
+        spec.edges.norm = norm;
+        spec.edges.fp8_columns = columns;
+        spec.edges.fp8_groups = 8;
+        spec.edges.keeps_out = heads == 128;
+        check(spec);
       }
     }
   }

@@ -345,6 +345,22 @@ std::vector<BenchCase> sparse_v41() {
   return cases;
 }
 
+/// The same with the edges of the layer, which are V4's but for the norm, and without.
+std::vector<BenchCase> sparse_v41_edges() {
+  std::vector<BenchCase> cases;
+  for (int heads : {16, 64, 128}) {
+    for (int batch : {8, 64, 128}) {
+      BenchCase c = v4_case(batch, 1, heads, 512, 64, 1 << 20);
+      set_format(c.problem.cache, KvFormat::kMxfp8_528);
+      c.problem.cache.extra.format = KvFormat::kNvfp4_288;
+      cases.push_back(c);
+      c.edges = {.query = true, .output = true, .norm = false};
+      cases.push_back(std::move(c));
+    }
+  }
+  return cases;
+}
+
 /// `query_tokens` of a prompt, each with `topk` of the cache's tokens, and a sink.
 BenchCase prefill_case(int query_tokens, int heads, int qk_dim, int s_kv, int topk, int page_size = 1) {
   BenchCase c = sparse_case(1, query_tokens, heads, topk, s_kv);
@@ -426,6 +442,8 @@ constexpr BenchSuite kSparseSuites[] = {
     {"v4-edges", "DeepSeek V4 with the edges of the layer (query norm, rotations, FP8 output) and without",
      sparse_v4_edges},
     {"v41", "the same of DeepSeek V4.1: mxfp8_528, the extra cache nvfp4_288 or mxfp8_528", sparse_v41},
+    {"v41-edges", "DeepSeek V4.1 with the edges of the layer (rotations, FP8 output) and without",
+     sparse_v41_edges},
     {"prefill", "sparse prefill: 4,096 query tokens, topk 512 to 2,048, 16 to 128 heads, with a sink",
      sparse_prefill},
     {"cpu", "seconds on a processor", sparse_cpu},

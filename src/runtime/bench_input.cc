@@ -380,7 +380,7 @@ Status add_edges(BenchInput& input, BenchEdges edges, std::uint64_t seed, const 
   input.problem.options.q_edge = edges.query;
   input.problem.options.out_edge = edges.output;
   if (edges.query) {
-    input.inputs.q_norm = 1e-6F;
+    input.inputs.q_norm = edges.norm ? 1e-6F : 0;
     input.inputs.q_rotate = rotation;
   }
   if (!edges.output) return {};

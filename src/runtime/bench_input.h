@@ -41,10 +41,11 @@ Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int
 /// Which edges of the layer a call has.
 struct BenchEdges {
   bool query = false, output = false;
+  bool norm = true;  ///< With `query`.
 
   bool any() const { return query || output; }
 };
-/// Gives the input DeepSeek V4's edges: query norm and rotation of the last 64 columns; the inverse rotation,
+/// Gives the input DeepSeek V4's edges: query norm, if wanted, and rotation of the last 64 columns; the inverse rotation,
 /// and in place of `out` an FP8 output with scales for 128 columns and up to eight groups of heads.
 Status add_edges(BenchInput& input, BenchEdges edges, std::uint64_t seed, const Executor& executor);
 

@@ -21,7 +21,7 @@ bool fits_query_edge(const DecodeProblem& problem, const DecodeInputs& inputs, b
 }
 
 bool fits_output_edge(const DecodeInputs& inputs, const DecodeOutputs& outputs) {
-  constexpr int kUnit = 8;  // of stores
+  constexpr int kUnit = 16;  // of stores
   const Fp8Output& fp8 = outputs.out_fp8;
   return turns_neighbours(inputs.out_rotate) &&
          (!fp8.present() || (fp8.scales.dtype == Dtype::kF32 && is_aligned(fp8.codes, kUnit)));

@@ -1,6 +1,7 @@
-// fp8_584 with the edges of the layer in the kernels' own passes.
+// fp8_584 and records with the edges of the layer in the kernels' own passes.
 #include "cuda/sm90/kernels/fp8/few_rows_kernel.cuh"
 #include "cuda/sm90/kernels/fp8/instances.h"
+#include "cuda/sm90/kernels/fp8/records64_kernel.cuh"
 #include "cuda/sm90/kernels/fp8/rows64_kernel.cuh"
 
 namespace flashlatent::fp8 {
@@ -19,10 +20,15 @@ constexpr cuda::DenseInstance few_rows_edges() {
   return {.key = with_edges(fp8_584_key(kRows, true)),
           .kernel = cuda::compiled_kernel<few_rows::kernel<Shape>, Shape, few_rows::SharedMemory<Shape>>()};
 }
+constexpr cuda::DenseInstance records64_edges() {
+  using Shape = records64::Config</*kAlone_=*/true, /*kEdges_=*/true>;
+  return {.key = with_edges(records_key(kRows64, true)),
+          .kernel = cuda::compiled_kernel<records64::kernel<Shape>, Shape, records64::SharedMemory<Shape>>()};
+}
 }  // namespace
 
-constinit const EdgesInstances kEdges = cuda::of_keys(
-    kEdgesKeys,
-    EdgesInstances{{few_rows_edges<8>(), few_rows_edges<16>(), few_rows_edges<32>(), rows64_edges()}});
+constinit const EdgesInstances kEdges =
+    cuda::of_keys(kEdgesKeys, EdgesInstances{{few_rows_edges<8>(), few_rows_edges<16>(), few_rows_edges<32>(),
+                                              rows64_edges(), records64_edges()}});
 
 }  // namespace flashlatent::fp8

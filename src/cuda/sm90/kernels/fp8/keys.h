@@ -50,7 +50,7 @@ inline constexpr std::array kAlone584Keys = {fp8_584_key(8, true), fp8_584_key(1
 inline constexpr std::array kRecordsKeys = {
     records_key(8, false), records_key(16, false), records_key(32, false),      records_key(8, true),
     records_key(16, true), records_key(32, true),  records_key(kRows64, false), records_key(kRows64, true)};
-/// fp8_584 with the edges of the layer.
+/// With the edges of the layer.
 constexpr cuda::InstanceKey with_edges(cuda::InstanceKey key) {
   key.edges = true;
   return key;
@@ -58,7 +58,7 @@ constexpr cuda::InstanceKey with_edges(cuda::InstanceKey key) {
 inline constexpr std::array kRows64Keys = {key(kRows64), e4m3_key(kRows64, cuda::Loading::kBoxes),
                                            e4m3_key(kRows64, cuda::Loading::kTokens), fp8_584_key(kRows64)};
 inline constexpr std::array kEdgesKeys = {with_edges(fp8_584_key(8, true)), with_edges(fp8_584_key(16, true)),
-                                          with_edges(fp8_584_key(32, true)),
-                                          with_edges(fp8_584_key(kRows64))};
+                                          with_edges(fp8_584_key(32, true)), with_edges(fp8_584_key(kRows64)),
+                                          with_edges(records_key(kRows64, true))};
 
 }  // namespace flashlatent::fp8

@@ -6,10 +6,12 @@
 
 namespace flashlatent::fp8::records64 {
 
-/// kAlone_: a CTA has a share of one item, or whole items by kTurns (walk/listed_items.cuh).
-template <bool kAlone_>
+/// kAlone_: a CTA has a share of one item, or whole items by kTurns (walk/listed_items.cuh). kEdges_: the
+/// edges of the layer in the kernel's own passes, with kAlone_.
+template <bool kAlone_, bool kEdges_ = false>
 struct Config : records::AnyConfig {
-  static constexpr bool kAlone = kAlone_;
+  static constexpr bool kAlone = kAlone_, kEdges = kEdges_;
+  static_assert(!kEdges || kAlone);
   static constexpr int kRows = sm90::kTileRows;  // query rows a tile, wgmma's N for scores
 
   static constexpr int kScorers = 1;

@@ -8,6 +8,7 @@
 #include "cuda/sm90/kernels/fp8/output_part.cuh"
 #include "cuda/sm90/kernels/fp8/records64_smem.cuh"
 #include "cuda/sm90/kernels/fp8/records_query.cuh"
+#include "cuda/sm90/merge/cast_columns.cuh"
 #include "cuda/sm90/merge/epilogue.cuh"
 
 namespace flashlatent::fp8::records64 {
@@ -24,10 +25,17 @@ class Output {
   __device__ __forceinline__ void prepare(const sm90::RowTile& tile) {
     const int n = threadIdx.x;
     if (n < kRows) records::find_row(shared_, args_, tile, n);
+    if constexpr (Config::kEdges) {
+      if (n == 0) {
+        shared_.edges.request = tile.request;
+        shared_.edges.token = tile.first_token;
+      }
+    }
   }
   /// Q of that tile. The scorer has done with the previous one: its last exponents have come since.
   __device__ __forceinline__ void begin(bool has_blocks) {
     meet();
+    if constexpr (Config::kEdges) find_angles();
     if (has_blocks) take_query();
     ptx::arrive(shared_.query_ready);
   }
@@ -86,8 +94,21 @@ class Output {
     return sm90::fragment_of(thread()).row;
   }
 
+  /// By which the item's output is turned, when it is written.
+  __device__ __forceinline__ void find_angles() const {
+    const edges::Rotary& rotary = args_.edges.output;
+    if (threadIdx.x >= sm90::kRotatedPairs || rotary.positions == nullptr) return;
+    shared_.edges.output[threadIdx.x] =
+        rotary.angle(rotary.position(shared_.edges.request, shared_.edges.token), threadIdx.x);
+  }
+
   __device__ __forceinline__ void take_query() {
-    const records::QueryShare<SharedMemory<Config>> share(shared_);
+    records::QueryShare<SharedMemory<Config>> share(shared_);
+    if constexpr (Config::kEdges) {
+      const edges::Rotary& rotary = args_.edges.query;
+      if (rotary.positions != nullptr)
+        share.turn(rotary, rotary.position(shared_.edges.request, shared_.edges.token));
+    }
     const int warp_max = share.warp_max();
     // An empty item may come first: a second phase could be over before loaders wait.
     if (!has_taken_query_) ptx::arrive(shared_.has_query);
@@ -196,8 +217,7 @@ class Output {
   /// One row, `to`; kHigh: the second one.
   template <bool kHigh>
   __device__ __forceinline__ void write(const sm90::Work& work, std::int64_t first_row,
-                                        const sm90::RowPlace<__nv_bfloat16>& to, float base,
-                                        float sum) const {
+                                        const sm90::RowPlace<__nv_bfloat16>& to, float base, float sum) {
     const sm90::RowScale scale = sm90::finish_row(base, sum / (1 << Config::kLargestP));
     const float factor = scale.factor / (1 << Config::kLargestP);
     const int n = row() + 8 * kHigh, lane = thread() % 4;
@@ -208,10 +228,73 @@ class Output {
       write_partial<kHigh>(first_row + n, live, factor);
       return;
     }
+    if constexpr (Config::kEdges) {
+      turn_back<kHigh>();
+      const float final_factor =
+          live ? sm90::output_factor(args_.output, {factor, scale.lse}, to.head, true) : 0;
+      if (args_.edges.codes != nullptr) cast<kHigh>(work.tile, n, live, final_factor);
+    }
     if (!live) return;
     if (writes_lse) *to.lse = sm90::final_lse(args_.output.empty_lse, scale.lse);
+    if (Config::kEdges && args_.output.out == nullptr) return;
     write_output<kHigh>(to.out + me_ * Config::kPartDim + lane * 32,
                         sm90::output_factor(args_.output, {factor, scale.lse}, to.head, true));
+  }
+  /// Turns the last columns of a row.
+  template <bool kHigh>
+  __device__ __forceinline__ void turn_back() {
+    constexpr int kLanes = 2, kPairs = 8;  // that have these columns; of a chunk
+    const int lane = thread() % 4 - (4 - kLanes);
+    if (args_.edges.output.positions == nullptr || me_ == 0 || lane < 0) return;
+#pragma unroll
+    for (int i = 0; i < 2 * kPairs; ++i) {
+      const int chunk = Config::kPartChunks - 2 + i / kPairs;
+      float* x = o_ + chunk * 32 + i % kPairs / 2 * 8 + kHigh * 2 + i % 2;
+      const float2 pair = sm90::turned(x[0], x[4], shared_.edges.output[lane * 2 * kPairs + i]);
+      x[0] = pair.x;
+      x[4] = pair.y;
+    }
+  }
+  /// Casts row n to e4m3, by all lanes of its quad: 128 columns have a scale, of which a lane has 32.
+  template <bool kHigh>
+  __device__ __forceinline__ void cast(const sm90::RowTile& tile, int n, bool live, float factor) const {
+    const sm90::EdgeArguments& to = args_.edges;
+    const int lane = thread() % 4;
+#pragma unroll
+    for (int part = 0; part < Config::kPartDim / edges::kScaleColumns; ++part) {
+      float largest = 0;
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const float2 two = pair<kHigh>(2 * part + i / 8, i % 8);
+        largest = fmaxf(largest, fmaxf(fabsf(sm90::finite_or_nan(two.x)), fabsf(sm90::finite_or_nan(two.y))));
+      }
+      // Of a row whose factor is NaN no value is finite.
+      const float amax = fmaxf(edges::product(sm90::quad_max(largest), factor), 0.0F);
+      const int exponent = edges::output_exponent(amax);
+      const float of_codes = factor * e4m3::power_of_two(-exponent);
+      if (!live) continue;
+      const sm90::CodePlace place = sm90::CodePlace::find<Config::kVDim>(to, tile.head(args_.query, n));
+      const int column = place.column + me_ * Config::kPartDim + part * edges::kScaleColumns;
+      const std::int64_t token = sm90::query_token(args_, tile);
+      if (lane == 0) {
+        const std::int64_t line = std::int64_t{place.group} * to.scale_lines + column / edges::kScaleColumns;
+        sm90::put_scale(to, to.scales + line * to.padded_tokens, token, exponent);
+      }
+      auto* codes = reinterpret_cast<uint4*>(to.codes + token * to.code_token_stride +
+                                             place.group * to.code_group_stride + column + lane * 32);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        std::uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 first = pair<kHigh>(2 * part + half, 2 * i),
+                       second = pair<kHigh>(2 * part + half, 2 * i + 1);
+          words[i] = sm90::codes_of(first.x, first.y, of_codes) | sm90::codes_of(second.x, second.y, of_codes)
+                                                                      << 16;
+        }
+        codes[half] = make_uint4(words[0], words[1], words[2], words[3]);
+      }
+    }
   }
   template <bool kHigh>
   __device__ __forceinline__ void write_output(__nv_bfloat16* out, float factor) const {

@@ -1,11 +1,14 @@
 // Every byte of shared memory of the 64-row kernel for records, once.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/sm90/kernels/fp8/few_rows_smem.cuh"
 #include "cuda/sm90/kernels/fp8/record_copies.cuh"
 #include "cuda/sm90/kernels/fp8/records64_config.h"
 #include "cuda/sm90/kernels/fp8/records_smem.cuh"
 #include "cuda/sm90/math/tile.cuh"
+#include "cuda/sm90/walk/rotated_pairs.cuh"
 
 namespace flashlatent::fp8::records64 {
 
@@ -18,6 +21,13 @@ struct Exponents {
   /// Flips bits of a token's place in row `row`, of which it depends on the lowest three bits only.
   __device__ __forceinline__ static int flip(int row) { return (row + (row >> 2 & 1) & 3) * 8; }
 };
+
+/// Additions for the edges of the layer.
+struct LayerEdges {
+  int request, token;  // of the item
+  sm90::Angles output;
+};
+struct NoEdges {};
 
 template <class Config_>
 struct alignas(1024) SharedMemory {
@@ -40,6 +50,7 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier query_ready;            // the segment's Q, if it has blocks
   sm90::WorkQueue segments;
   few_rows::WalkMemory<Config> walks;
+  [[no_unique_address]] std::conditional_t<Config::kEdges, LayerEdges, NoEdges> edges;
 
   /// What the loader by lists waits for after its first block.
   __device__ __forceinline__ ptx::Barrier& first_query() { return has_query; }

@@ -4,6 +4,7 @@
 
 #include "cuda/sm90/kernels/fp8/few_rows_smem.cuh"
 #include "cuda/sm90/load/q_loader.cuh"
+#include "cuda/sm90/load/query_edge.cuh"
 #include "cuda/sm90/load/query_max.cuh"
 #include "cuda/sm90/math/softmax.cuh"
 
@@ -31,11 +32,28 @@ class QueryShare {
  public:
   /// Rows are at the addresses in shared.row_query.
   __device__ __forceinline__ explicit QueryShare(const Shared& shared) {
-    const int chunk = thread() / 32, unit = chunk / 2 * 16 + quad_lane() * 4 + chunk % 2 * 2 + half();
+    const int unit = QueryShare::unit();
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const uint4* query = shared.row_query[4 * i + first_row()].first;
       values_[i] = query == nullptr ? make_uint4(0, 0, 0, 0) : __ldg(query + unit);
+    }
+  }
+
+  /// Turns the last columns, of a query token whose position this is: as cuda/ops/edges.cu does it.
+  __device__ __forceinline__ void turn(const edges::Rotary& rotary, std::int64_t position) {
+    constexpr int kPairs = 4, kFirst = (Config::kQkDim - sm90::kRotatedColumns) / 8;  // of a unit; a unit
+    const int unit = QueryShare::unit();
+    if (unit < kFirst) return;
+    edges::Angle angles[kPairs];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) angles[i] = rotary.angle(position, (unit - kFirst) * kPairs + i);
+#pragma unroll
+    for (uint4& value : values_) {
+      float x[8];
+      sm90::widen_word(value, x);
+      sm90::turn_word(x, angles);
+      value = sm90::round_word(x);
     }
   }
 
@@ -84,6 +102,11 @@ class QueryShare {
   }
   __device__ __forceinline__ static int first_row() {
     return thread() % 32 / 8;
+  }
+  /// Which eight columns this thread brings of each of its rows.
+  __device__ __forceinline__ static int unit() {
+    const int chunk = thread() / 32;
+    return chunk / 2 * 16 + quad_lane() * 4 + chunk % 2 * 2 + half();
   }
 
   /// Of the warp. NaN is ignored.

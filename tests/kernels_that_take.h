@@ -23,7 +23,7 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
   const bool e4m3 = cache.format == KvFormat::kE4m3;
   if (e4m3 && !lists) {  // with products and queries of all kinds
     if (kernel == "fp8_32") return rows <= 32;
-    if (kernel == "fp8_16_team8") return rows <= 16 && !invariant;
+    if (kernel == "fp8_16_team8") return !invariant;
     if (kernel == "fp8_64") return !problem.fp8_products() && !problem.query.e4m3;
   }
   if (e4m3 && problem.fp8_products()) return kernel == "mla_64_e4m3" && problem.options.softmax_scale > 0;
@@ -51,7 +51,7 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
   if (e4m3) return kernel == "mla_64_pingpong" || (kernel == "mla_16_transposed" && rows <= 16);
   if (cache.format == KvFormat::kFp8_656) {
     if (kernel == "fp8_32") return rows <= 32;
-    if (kernel == "fp8_16_team8") return rows <= 16 && !invariant;
+    if (kernel == "fp8_16_team8") return !invariant;
     if (kernel == "mla_16_transposed") return rows <= 16;
     return kernel == "fp8_64" || kernel == "mla_64_pingpong";
   }

@@ -1,4 +1,4 @@
-// Up to 32 query rows a KV head; up to 16 also by teams, for calls too small to fill the device.
+// Up to 32 query rows a KV head; by teams any number, in tiles of 16, for calls too small to fill the device.
 #include <algorithm>
 
 #include "core/message.h"
@@ -67,7 +67,6 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 
 std::optional<std::string> teams_decline(const DecodeProblem& problem) {
   std::optional<std::string> reason = fp8::declines_cache(problem);
-  if (!reason) reason = declines_rows(problem, fp8::kTeamRows);
   if (!reason && problem.options.batch_invariant) reason = not_invariant();
   return reason;
 }
@@ -91,8 +90,7 @@ const DecodeKernel kFp8Rows16Team8Kernel = {
     .name = "fp8_16_team8",
     .architecture = Architecture::kSm90a,
     .takes =
-        "fp8_656 caches, and e4m3 latents of 576, up to 16 query rows a KV head, for small batches; dense "
-        "and "
+        "fp8_656 caches, and e4m3 latents of 576, any number of query rows, for small batches; dense and "
         "sparse, any page size; not with batch_invariant",
     .declines = teams_decline,
     .workspace_bytes = team_workspace_bytes,

@@ -72,7 +72,7 @@ TEST(RandomCases, AreRefusedAsOftenAsKnown) {
   executor.backend = Backend::kCpu;
   EXPECT_EQ(count_refusals("random", executor, 300), 0);
   executor.backend = Backend::kCuda;
-  EXPECT_EQ(count_refusals("random", executor, 300), 34);
+  EXPECT_EQ(count_refusals("random", executor, 300), 33);
 }
 
 TEST(RefusedTooMany, MoreThanKnownFail) {

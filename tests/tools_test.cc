@@ -700,7 +700,7 @@ TEST_F(Program, ChecksTheIndexer) {
   expect_refused("check --suite index_topk --filter nothing",
                  {"--filter 'nothing' matches no case of suite index_topk"});
   expect_right("bench indexer --suite small --filter 'b2 ' --repeats 1",
-               {"b2 s_q2 h64 s_k2048 topk2048 fp8_132"});
+               {"b2 s_q2 h64 s_k3072 topk2048 fp8_132"});
 }
 
 }  // namespace

@@ -37,8 +37,8 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
     if (kernel == "mla_64_team") {
       const auto blocks = [](int tokens) { return (tokens + 63) / 64; };
       const int all = blocks(problem.sparse.topk) + (cache.extra.enabled ? blocks(cache.extra.topk) : 0);
-      return cache.format == KvFormat::kFp8_584 && problem.sparse.enabled && !problem.query.ragged &&
-             !invariant && (!cache.extra.enabled || cache.extra.indexed) && all <= 32;
+      return by_bytes && problem.sparse.enabled && !problem.query.ragged && !invariant &&
+             (!cache.extra.enabled || cache.extra.indexed) && all <= 32;
     }
     if (kernel == "fp8_32") {
       return by_bytes && problem.sparse.enabled && (records || rows <= 32);

@@ -45,8 +45,9 @@ struct BenchEdges {
 
   bool any() const { return query || output; }
 };
-/// Gives the input DeepSeek V4's edges: query norm, if wanted, and rotation of the last 64 columns; the inverse rotation,
-/// and in place of `out` an FP8 output with scales for 128 columns and up to eight groups of heads.
+/// Gives the input DeepSeek V4's edges: query norm, if wanted, and rotation of the last 64 columns; the
+/// inverse rotation, and in place of `out` an FP8 output with scales for 128 columns and up to eight groups
+/// of heads.
 Status add_edges(BenchInput& input, BenchEdges edges, std::uint64_t seed, const Executor& executor);
 
 /// The query tokens of an input of one request and indices, as a sparse prefill. A plain cache with pages of

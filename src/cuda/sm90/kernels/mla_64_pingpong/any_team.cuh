@@ -1,5 +1,5 @@
 // A team of any size, for items of few blocks by indices: each CTA has one or two blocks, and loads them at
-// once (load/fp8_584_at_once.cuh). Shapes tell which CTA has which block; lengths only say which tokens
+// once (load/rows_at_once.cuh). Shapes tell which CTA has which block; lengths only say which tokens
 // count. Outputs are merged as in team.cuh, but cut finer, since a team's size need not divide the rows: a
 // piece is eight rows of 64 columns, and an owner has a run of pieces. Rows that are not live are not sent.
 //

@@ -17,7 +17,7 @@ struct Registers {
   int compute, load;
 };
 
-/// Does a CTA load all of its blocks at once (load/fp8_584_at_once.cuh)?
+/// Does a CTA load all of its blocks at once (load/rows_at_once.cuh)?
 template <class Loader>
 inline constexpr bool kLoadsAtOnce = requires {
   requires Loader::kAtOnce;

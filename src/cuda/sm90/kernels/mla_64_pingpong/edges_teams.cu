@@ -1,7 +1,7 @@
 // mla_64_team with the edges of the layer in its own passes.
 #include "cuda/sm90/kernels/mla_64_pingpong/any_team.cuh"
 #include "cuda/sm90/kernels/mla_64_pingpong/instance.cuh"
-#include "cuda/sm90/load/fp8_584_at_once.cuh"
+#include "cuda/sm90/load/rows_at_once.cuh"
 
 namespace flashlatent::mla_64_pingpong {
 

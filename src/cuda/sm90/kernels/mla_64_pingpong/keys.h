@@ -60,7 +60,12 @@ constexpr cuda::InstanceKey any_team_key() {
   key.team = 0;
   return key;
 }
-inline constexpr std::array kAnyTeamKeys = {any_team_key()};
+constexpr cuda::InstanceKey records_team_key() {
+  cuda::InstanceKey key = any_team_key();
+  key.loading = cuda::Loading::kRecords;
+  return key;
+}
+inline constexpr std::array kAnyTeamKeys = {any_team_key(), records_team_key()};
 /// The same with the edges of the layer.
 constexpr cuda::InstanceKey edges_team_key() {
   cuda::InstanceKey key = any_team_key();

@@ -60,7 +60,8 @@ Status launch(const DecodeCall& call) {
 Status launch_teams(const DecodeCall& call) {
   return cuda::launch_dense(call, [](const DecodeCall& c, Loading) {
     if (cuda::has_edges(c.inputs, c.outputs)) return cuda::find_instance({kEdgesTeams}, edges_team_key());
-    return cuda::find_instance({kAnyTeams}, any_team_key());
+    const bool records = c.problem.cache.format != KvFormat::kFp8_584;
+    return cuda::find_instance({kAnyTeams}, records ? records_team_key() : any_team_key());
   });
 }
 

@@ -1,6 +1,7 @@
-// mla_64_pingpong by teams of any size from fp8_584 by indices, for calls too small to fill the device: a
-// cluster has one item's row tile, and each of its CTAs one or two blocks (any_team.cuh).
+// mla_64_pingpong by teams of any size from fp8_584 and records by indices, for calls too small to fill the
+// device: a cluster has one item's row tile, and each of its CTAs one or two blocks (any_team.cuh).
 #include <algorithm>
+#include <iterator>
 
 #include "core/message.h"
 #include "cuda/cuda_backend.h"
@@ -29,11 +30,17 @@ namespace {
 using mla_64_pingpong::kMostTeam;
 using mla_64_pingpong::kMostTeamBlocks;
 
+constexpr KvFormat kRecords[] = {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288};
+
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (auto reason = declines_lists(problem, {KvFormat::kFp8_584})) return reason;
+  const bool records = std::ranges::find(kRecords, problem.cache.format) != std::end(kRecords);
+  if (auto reason =
+          records ? declines_lists(problem, {}, kRecords) : declines_lists(problem, {KvFormat::kFp8_584})) {
+    return reason;
+  }
   const ExtraCache& extra = problem.cache.extra;
   if (!problem.sparse.enabled || (extra.enabled && !extra.indexed)) {
-    return message("tokens of the ", problem.sparse.enabled ? "extra" : "fp8_584",
+    return message("tokens of the ", problem.sparse.enabled ? "extra" : to_string(problem.cache.format),
                    " cache come by page table; indices are accepted");
   }
   if (problem.query.ragged) return "queries are ragged; the same number of tokens a request is accepted";
@@ -45,9 +52,10 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-/// A team of one writes its output without a merge.
+/// Of fp8_584. A team of one writes its output without a merge.
 FusedEdges fuses(const DecodeProblem& problem, const schedule::Geometry& geometry, const DecodeInputs& inputs,
                  const DecodeOutputs& outputs) {
+  if (problem.cache.format != KvFormat::kFp8_584) return {};
   return {.query = fits_query_edge(problem, inputs, true),
           .output = geometry.team > 1 && fits_output_edge(inputs, outputs)};
 }
@@ -58,8 +66,9 @@ const DecodeKernel kMla64TeamKernel = {
     .name = "mla_64_team",
     .architecture = Architecture::kSm90a,
     .takes =
-        "fp8_584 caches, sparse, with an extra cache by indices or without, up to 32 blocks of 64 tokens, "
-        "any rows and page size, for small batches; not with batch_invariant",
+        "fp8_584, mxfp8_528 and nvfp4_288 caches, sparse, with an extra cache by indices or without, up to "
+        "32 "
+        "blocks of 64 tokens, any rows and page size, for small batches; not with batch_invariant",
     .declines = declines,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(mla_64_pingpong::launch_teams),

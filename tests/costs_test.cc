@@ -59,7 +59,7 @@ TEST(CostTables, OnlyWhatIsAddedToOthersMayBeNegative) {
     std::string text = table_of("X");
     return cost::parse_table(text.replace(text.find(from), from.size(), to));
   };
-  EXPECT_TRUE(with("per_call=3750", "per_call=-3750").ok());
+  EXPECT_TRUE(with("per_call=3900", "per_call=-3900").ok());
   const Result<cost::Table> table = with("per_merge=5400", "per_merge=-421");
   ASSERT_FALSE(table.ok());
   EXPECT_NE(table.status().message().find("'per_merge=-421'; a whole number of nanoseconds from 0 to"),

@@ -279,16 +279,16 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
   }
   // More rows of a few blocks a CTA: mla_64_pingpong's clusters and shares begin and end sooner (times are in
   // docs/log/fp8.md).
-  for (auto [batch, heads, tokens] : {std::array{2, 64, 8192}, {8, 128, 4096}}) {
-    EXPECT_EQ(pick(batch, heads, tokens), "mla_64_pingpong")
-        << batch << " of " << tokens << ", " << heads << " heads";
-  }
+  EXPECT_EQ(pick(8, 128, 4096), "mla_64_pingpong");
   // So few tiles of 16 rows that each gets a team.
-  for (auto [batch, heads, tokens] : {std::array{1, 64, 16384}, {2, 64, 4096}, {1, 128, 1024}}) {
+  for (auto [batch, heads, tokens] : {std::array{1, 64, 8192}, {2, 32, 4096}, {1, 128, 1024}}) {
     EXPECT_EQ(pick(batch, heads, tokens), "fp8_16_team8")
         << batch << " of " << tokens << ", " << heads << " heads";
   }
-  for (auto [batch, heads, tokens] : {std::array{4, 64, 2048},
+  for (auto [batch, heads, tokens] : {std::array{1, 64, 16384},
+                                      {2, 64, 4096},
+                                      {2, 64, 8192},
+                                      {4, 64, 2048},
                                       {8, 64, 1024},
                                       {16, 64, 512},
                                       {8, 64, 4096},
@@ -327,7 +327,7 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
   // Few requests by teams, unless these have many blocks of several requests.
   for (int tokens : {1024, 4096, 131072}) EXPECT_EQ(pick(1, 16, tokens), "fp8_16_team8");
   EXPECT_EQ(pick(4, 16, 4096), "fp8_16_team8");
-  EXPECT_EQ(pick(12, 16, 4096), "fp8_16_team8");
+  EXPECT_EQ(pick(12, 16, 4096), "fp8_32");  // 18.8 us, by fp8_16_team8 18.4
   for (int tokens : {8192, 16384, 131072}) EXPECT_EQ(pick(4, 16, tokens), "fp8_32") << tokens;
   for (int batch : {2, 4, 12}) EXPECT_EQ(pick(batch, 8, 4096), "fp8_32") << batch;
   EXPECT_EQ(pick(8, 16, 4096), "fp8_32");

@@ -57,7 +57,9 @@ TEST(CostTables, TextIsReadAsItWasWritten) {
 TEST(CostTables, OnlyWhatIsAddedToOthersMayBeNegative) {
   const auto with = [](const std::string& from, const std::string& to) {
     std::string text = table_of("X");
-    return cost::parse_table(text.replace(text.find(from), from.size(), to));
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << "the table has no " << from;
+    return cost::parse_table(at == std::string::npos ? text : text.replace(at, from.size(), to));
   };
   EXPECT_TRUE(with("per_call=3900", "per_call=-3900").ok());
   const Result<cost::Table> table = with("per_merge=5400", "per_merge=-421");

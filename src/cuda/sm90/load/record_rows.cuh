@@ -35,8 +35,9 @@ struct RecordRows {
   __device__ __forceinline__ static int data_bytes(Record record) {
     return is_e2m1(record) ? nvfp4_288::kCodeBytes : mxfp8_528::kDim;
   }
-  /// From a token's data to its scales.
-  __device__ __forceinline__ static int scales_offset(const ListedCache& cache, int in_page) {
+  /// From a token's data to its scales. `Cache`: ListedCache, or these constants of one.
+  template <class Cache>
+  __device__ __forceinline__ static int scales_offset(const Cache& cache, int in_page) {
     const int data = data_bytes(cache.record);
     if (!cache.scales_apart) return data;
     const int scales = is_e2m1(cache.record) ? nvfp4_288::kScaleBytes : mxfp8_528::kScaleBytes;

@@ -14,6 +14,14 @@
 
 namespace flashlatent::sm90 {
 
+/// Scales of odd tiles go where those of even tiles are: a byte a tile.
+template <class Scales>
+__device__ __forceinline__ void move_scales(Scales& scales, bool is_odd) {
+  const int shift = is_odd ? 8 : 0;
+  scales.x >>= shift;
+  scales.y >>= shift;
+}
+
 /// What a thread has of a row of fp8_584: 16 elements of every other tile. A quad of lanes has a row;
 /// `is_odd`: the odd tiles, the last of which is RoPE, bf16.
 class Fp8_584Bytes {
@@ -27,8 +35,8 @@ class Fp8_584Bytes {
   struct Format {
     __device__ __forceinline__ static Format of(const ListedCache&) { return {}; }
     __device__ __forceinline__ static int token_bytes() { return Rows::kDataBytes; }
-    __device__ __forceinline__ static int scales_offset(int page_size, int in_page) {
-      return Rows::scales_offset(page_size, in_page);
+    __device__ __forceinline__ static int scales_offset(const Divisor& page_size, int in_page) {
+      return Rows::scales_offset(page_size.value, in_page);
     }
   };
 
@@ -44,11 +52,8 @@ class Fp8_584Bytes {
     scales_ = Rows::load_scales(scales);
     if (is_odd) raw_[kLast + 1] = ptx::load_16_bytes(data + 128 * kLast + (half ^ 64));
   }
-  /// Scales of odd tiles go where those of even tiles are.
-  __device__ __forceinline__ void settle(Format, bool is_odd) {
-    const int shift = is_odd ? 8 : 0;
-    scales_.x >>= shift;
-    scales_.y >>= shift;
+  __device__ __forceinline__ void settle(bool is_odd) {
+    move_scales(scales_, is_odd);
   }
   /// Stores those of a pair of tiles as bf16. `line`: the row's place in the thread's tile.
   template <int kPair>
@@ -90,11 +95,13 @@ class RecordBytes {
       return {cache.record, cache.scales_apart, static_cast<int>(cache.token_bytes)};
     }
     __device__ __forceinline__ int token_bytes() const { return bytes; }
-    __device__ __forceinline__ int scales_offset(int page_size, int in_page) const {
-      const int data = Rows::data_bytes(record);
-      if (!apart) return data;
-      const int scales = Rows::is_e2m1(record) ? nvfp4_288::kScaleBytes : mxfp8_528::kScaleBytes;
-      return (page_size - in_page) * data + in_page * scales;
+    __device__ __forceinline__ int scales_offset(const Divisor& page_size, int in_page) const {
+      struct {
+        Record record;
+        bool scales_apart;
+        const Divisor& page_size;
+      } cache = {record, apart, page_size};
+      return Rows::scales_offset(cache, in_page);
     }
   };
 
@@ -114,10 +121,8 @@ class RecordBytes {
     }
     scales_ = Rows::load_scales(scales, format.record, quad_lane);
   }
-  __device__ __forceinline__ void settle(const Format&, bool is_odd) {
-    const int shift = is_odd ? 8 : 0;
-    scales_.x >>= shift;
-    scales_.y >>= shift;
+  __device__ __forceinline__ void settle(bool is_odd) {
+    move_scales(scales_, is_odd);
   }
   template <int kPair>
   __device__ __forceinline__ void convert(std::uint32_t line, const Format& format, bool, int row,
@@ -267,7 +272,7 @@ class RowsAtOnce {
     const int page = page_size_[i].quotient(entry), in_page = page_size_[i].remainder(entry);
     const bool live = entry >= 0 && start_[i] + row() < count && page < pages_[i];
     const std::uint8_t* data = data_[i] + page * page_bytes_[i] + in_page * format_[i].token_bytes();
-    const std::uint8_t* scales = data + format_[i].scales_offset(page_size_[i].value, in_page);
+    const std::uint8_t* scales = data + format_[i].scales_offset(page_size_[i], in_page);
     data = live ? data : dead_;
     scales = live ? scales : dead_;
     block.live = __ballot_sync(0xffffffff, __shfl_sync(0xffffffff, live, lane() % 8 * 4)) & 0xFF;
@@ -279,7 +284,7 @@ class RowsAtOnce {
     if (!is_odd() && lane() == 0) {
       reinterpret_cast<std::uint8_t*>(&state.live[0])[row() / 8] = static_cast<std::uint8_t>(block.live);
     }
-    block.bytes.settle(format_[i], is_odd());
+    block.bytes.settle(is_odd());
     convert_pairs(block, i, ptx::shared_address(tiles + is_odd()), state,
                   std::make_integer_sequence<int, Bytes::kPairs>());
   }

@@ -67,8 +67,7 @@ const DecodeKernel kMla64TeamKernel = {
     .architecture = Architecture::kSm90a,
     .takes =
         "fp8_584, mxfp8_528 and nvfp4_288 caches, sparse, with an extra cache by indices or without, up to "
-        "32 "
-        "blocks of 64 tokens, any rows and page size, for small batches; not with batch_invariant",
+        "32 blocks of 64 tokens, any rows and page size, for small batches; not with batch_invariant",
     .declines = declines,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(mla_64_pingpong::launch_teams),

@@ -1,7 +1,7 @@
 # A CUDA toolkit from pip packages (site-packages/nvidia/cu13): its libraries are in lib, where nvcc looks in lib64, and
 # libcudart.so has a version at its end, which FindCUDAToolkit does not expect.
 
-# Of a toolkit's root: what is missing in it for a build; empty if nothing is.
+# What a build misses in the toolkit at `root`; empty if nothing.
 function(flashlatent_missing_in_toolkit root result)
   set(missing "")
   foreach(file bin/nvcc include/cuda_runtime_api.h lib/libcudart_static.a)

@@ -14,7 +14,7 @@ macro(flashlatent_dependency package target url tag)
   endif()
 endmacro()
 
-# Of those that are fetched: no tests, and install.cmake installs what is needed.
+# Fetched libraries: no tests, and install.cmake installs what is needed.
 foreach(option HWY_ENABLE_TESTS HWY_ENABLE_EXAMPLES HWY_ENABLE_CONTRIB HWY_ENABLE_INSTALL FMT_INSTALL INSTALL_GTEST)
   set(${option} OFF CACHE BOOL "")
 endforeach()

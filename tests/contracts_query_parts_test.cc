@@ -4,6 +4,7 @@
 
 #include "contracts.h"
 #include "runtime/prefill_run.h"
+#include "runtime/split_query.h"
 
 namespace flashlatent {
 namespace {

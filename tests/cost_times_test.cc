@@ -7,7 +7,7 @@
 #include "cost/device.h"
 #include "cost/times.h"
 #include "dispatch/select.h"
-#include "plan/host_plan.h"
+#include "plan/schedule.h"
 
 namespace flashlatent {
 namespace {

@@ -13,7 +13,7 @@
 #include "choose/candidates.h"
 #include "cost/device.h"
 #include "cost/table_file.h"
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 
 namespace flashlatent {
 namespace {

@@ -14,7 +14,7 @@
 #include "cost/device.h"
 #include "dispatch/select.h"
 #include "kernels_that_take.h"
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 
 namespace flashlatent {
 namespace {

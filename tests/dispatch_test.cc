@@ -14,7 +14,8 @@
 #include "cuda/sm90/kernels/fp8/takes.h"
 #include "dispatch/select.h"
 #include "kernel/former_names.h"
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
+#include "plan/plan_memory.h"
 
 namespace flashlatent {
 namespace {

@@ -4,7 +4,7 @@
 #include "cuda/host/latent_problem.h"
 #include "cuda/sm90/kernels/mla_64_pingpong/takes.h"
 #include "pingpong_plan.h"
-#include "plan/host_plan.h"
+#include "plan/plan_memory.h"
 
 namespace flashlatent {
 namespace {

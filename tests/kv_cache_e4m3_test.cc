@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, KvCacheE4m3, kBackends, backend_name);
 
 // e4m3(fp32(x / scale)). 0.01F is just below 1/100, so that 1 / 0.01F is just above 100, which is in the
 // middle of 96 and 104. In fp32 it is 100, and a tie goes to the even 96; a quotient of more digits would
-// give 104. Of each width that a writer may take: whole words and single elements.
+// give 104. Rows have each width that a writer may take: whole words and single elements.
 TEST_P(KvCacheE4m3, QuotientsAreRoundedToFp32First) {
   static_assert(1.0 / 0.01F > 100 && 1.0F / 0.01F == 100);
   Tensor scale = scale_of(0.01F);

@@ -61,7 +61,7 @@ class MergeStepTest : public testing::Test {
   void expect_two_calls_right(const runtime::RandomCase& c, runtime::DecodeRun& run) {
     ASSERT_TRUE(run.run(2).ok());
     ASSERT_TRUE(run.fetch().ok());
-    // Of many heads some rows: the oracle takes a second for a million tokens of a head.
+    // Some rows of many heads: the oracle takes a second for a million tokens of a head.
     const runtime::RowSample sample{.first = 0, .stride = c.problem.query.heads > 16 ? 7 : 1};
     const auto result =
         runtime::compare(c.problem, c.inputs, run.out(), run.lse(), {}, {}, sample, {}, {}, &oracle_);

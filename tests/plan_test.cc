@@ -8,6 +8,7 @@
 #include "plan/block_cost.h"
 #include "plan/describe.h"
 #include "plan/even_shares.h"
+#include "plan/geometries.h"
 #include "plan/host_plan.h"
 #include "plan/packing.h"
 #include "plan/shares_by_length.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "flashlatent/decode.h"
+#include "plan/geometries.h"
 #include "plan/held_tokens.h"
 #include "plan/host_plan.h"
 #include "plan/walker.h"

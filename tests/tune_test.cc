@@ -210,7 +210,7 @@ TEST(Tune, CutsFollowTimes) {
   EXPECT_NEAR(after.per_block_memory, 1.5 * before.per_block_memory, 0.15 * before.per_block_memory);
   EXPECT_NEAR(static_cast<double>(after.per_split) / after.per_block_memory,
               static_cast<double>(before.per_split) / before.per_block_memory, 0.01);
-  // Of other kernels nothing changes.
+  // Nothing changes for other kernels.
   for (const TunedEntry& one : tuned.entries) {
     const cost::Kernel kernel = cost::kPlaces[one.entry.place].kernel;
     if (kernel == cost::Kernel::kMla64Roles || kernel == cost::Kernel::kLatent) continue;
@@ -219,8 +219,8 @@ TEST(Tune, CutsFollowTimes) {
 }
 
 TEST(Tune, KernelsAreToldApartWhereTheModelErsForAll) {
-  // Of each shape all times are off by the same, as where a model lacks something that all kernels pay. What
-  // remains between them is told.
+  // All times of a shape are off by the same factor, as where a model lacks something that all kernels pay.
+  // What remains between them is told.
   const cost::Table start = start_of("H200"), right = other(start, 0.05, 0.05);
   const schedule::Workers workers = with(workers_of("H200"), start);
   std::vector<MeasuredCall> calls = measured("H200", start, right, 0.002, "mla");

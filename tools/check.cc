@@ -15,15 +15,14 @@
 #include "runtime/graph.h"
 #include "runtime/layer_edges.h"
 #include "runtime/prefill_run.h"
+#include "runtime/split_query.h"
 #include "runtime/timing.h"
 #include "tools/case_choice.h"
 #include "tools/check_cases.h"
 #include "tools/check_index.h"
 #include "tools/check_refusals.h"
+#include "tools/check_report.h"
 #include "tools/command.h"
-#include "tools/machine.h"
-#include "tools/progress.h"
-#include "tools/source_tree.h"
 
 namespace flashlatent::tools {
 
@@ -43,8 +42,6 @@ struct CheckOptions {
   std::string json;
   ExecutorOptions executor;
 };
-
-enum class Outcome { kRight, kWrong, kRefused };
 
 struct CheckResult {
   Outcome outcome = Outcome::kRight;
@@ -351,42 +348,24 @@ int run_check(const CheckOptions& options) {
   if (!stream.ok()) return fail(stream.status());
   executor->stream = stream->get();
 
-  nlohmann::ordered_json results = nlohmann::ordered_json::array();
-  std::int64_t right = 0, wrong = 0, refused = 0;
+  CheckReport report(cases.size());
   std::optional<double> worst_error[2];  // of bf16 and fp16; empty: no case had it
-  {
-    Progress progress("check", static_cast<std::int64_t>(cases.size()));
-    for (const runtime::CaseSpec& spec : cases) {
-      if (options.names) {
-        fmt::print("case {}\n", spec.name);
-        std::fflush(stdout);
-      }
-      const CheckResult result =
-          spec.prefill ? check_prefill(spec, options.seed, *executor) : check_case(spec, options, *executor);
-      const char* outcome = result.outcome == Outcome::kRight   ? "right"
-                            : result.outcome == Outcome::kWrong ? "wrong"
-                                                                : "refused";
-      if (result.outcome == Outcome::kWrong) {
-        fmt::print("WRONG {}{}: {}\n  again: {}\n", spec.name,
-                   result.kernel.empty() ? "" : ", " + result.kernel, result.detail,
-                   again(options, spec.name, executor->backend));
-      } else if (result.outcome == Outcome::kRefused) {
-        fmt::print("refused {}: {}\n", spec.name, result.detail);
-      }
-      right += result.outcome == Outcome::kRight;
-      wrong += result.outcome == Outcome::kWrong;
-      refused += result.outcome == Outcome::kRefused;
-      if (result.outcome != Outcome::kRefused) {
-        std::optional<double>& worst = worst_error[spec.dtype == Dtype::kF16];
-        worst = std::max(worst.value_or(0), result.relative_error);
-      }
-      results.push_back({{"name", spec.name},
-                         {"kernel", result.kernel},
-                         {"outcome", outcome},
-                         {"relative_error", result.relative_error},
-                         {"detail", result.detail}});
-      progress.update(right + wrong + refused);
+  for (const runtime::CaseSpec& spec : cases) {
+    if (options.names) report.announce(spec.name);
+    const CheckResult result =
+        spec.prefill ? check_prefill(spec, options.seed, *executor) : check_case(spec, options, *executor);
+    if (result.outcome != Outcome::kRefused) {
+      std::optional<double>& worst = worst_error[spec.dtype == Dtype::kF16];
+      worst = std::max(worst.value_or(0), result.relative_error);
     }
+    const bool shows_kernel = result.outcome == Outcome::kWrong && !result.kernel.empty();
+    report.add(result.outcome, shows_kernel ? spec.name + ", " + result.kernel : spec.name, result.detail,
+               again(options, spec.name, executor->backend),
+               {{"name", spec.name},
+                {"kernel", result.kernel},
+                {"outcome", to_string(result.outcome)},
+                {"relative_error", result.relative_error},
+                {"detail", result.detail}});
   }
   std::string errors;
   for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
@@ -395,26 +374,13 @@ int run_check(const CheckOptions& options) {
     errors += fmt::format("{}{} {:.2e}", errors.empty() ? "; largest relative error " : ", ",
                           to_string(dtype), *worst);
   }
-  fmt::print("check {} on {}: {} right, {} wrong, {} refused{}\n", options.suite,
-             to_string(executor->backend), right, wrong, refused, errors);
-  const int most =
-      options.max_refused.value_or(known_refusals(options.suite, executor->backend, options.executor.kernel));
-  const std::string too_many =
-      refused_too_many(static_cast<int>(cases.size()), static_cast<int>(refused), options.max_refused, most);
-  if (!too_many.empty()) fmt::print("FAILED: {}\n", too_many);
-  const nlohmann::ordered_json document = {{"machine", describe_machine(*executor)},
-                                           {"source_tree", source_tree()},
-                                           {"command", command_line()},
-                                           {"suite", options.suite},
-                                           {"backend", to_string(executor->backend)},
-                                           {"seed", options.seed},
-                                           {"right", right},
-                                           {"wrong", wrong},
-                                           {"refused", refused},
-                                           {"max_refused", most},
-                                           {"results", results}};
-  if (Status status = write_json(options.json, document); !status.ok()) return fail(status);
-  return wrong == 0 && too_many.empty() ? kRight : kWrongResult;
+  return report.finish(
+      {.suite = options.suite,
+       .seed = options.seed,
+       .max_refused = options.max_refused,
+       .known_refusals = known_refusals(options.suite, executor->backend, options.executor.kernel),
+       .json = options.json},
+      *executor, errors);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/split_query.h"
 #include "tools/check_cases.h"
 #include "tools/draw.h"
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/formats/formats.h"
+#include "runtime/split_query.h"
 #include "tools/check_cases.h"
 #include "tools/draw.h"
 

@@ -6,12 +6,9 @@
 #include <cstdio>
 
 #include "runtime/compare_index.h"
-#include "tools/check_refusals.h"
+#include "tools/check_report.h"
 #include "tools/command.h"
 #include "tools/draw.h"
-#include "tools/machine.h"
-#include "tools/progress.h"
-#include "tools/source_tree.h"
 
 namespace flashlatent::tools {
 
@@ -200,7 +197,7 @@ IndexSpec drawn(std::uint64_t seed, int number) {
 constexpr int kReruns = 3;
 
 struct IndexResult {
-  bool refused = false, right = true;
+  Outcome outcome = Outcome::kRight;
   std::string detail = {};
 };
 
@@ -210,7 +207,7 @@ IndexResult check_case(const IndexSpec& spec, std::uint64_t seed, const Executor
   const runtime::RandomIndexCase made = runtime::make_index_case(spec, seed);
   auto failed = [](const Status& status) {
     const bool refused = status.code() == StatusCode::kUnsupported;
-    return IndexResult{refused, refused, status.message()};
+    return IndexResult{refused ? Outcome::kRefused : Outcome::kWrong, status.message()};
   };
   std::vector<std::uint8_t> bytes;
   Result<runtime::IndexRun> run = runtime::IndexRun::create(made.inputs, made.options, made.wanted, executor);
@@ -219,12 +216,12 @@ IndexResult check_case(const IndexSpec& spec, std::uint64_t seed, const Executor
     for (const Status& status : {run->poison(), run->run(), run->fetch()}) {
       if (!status.ok()) return failed(status);
     }
-    if (i > 0 && bytes != run->bytes()) return {false, false, "two runs on the same inputs differ"};
+    if (i > 0 && bytes != run->bytes()) return {Outcome::kWrong, "two runs on the same inputs differ"};
     bytes = run->bytes();
   }
   const runtime::IndexComparison comparison =
       runtime::compare_index(made.inputs, made.options, run->results());
-  if (!comparison.ok()) return {false, false, runtime::to_string(comparison)};
+  if (!comparison.ok()) return {Outcome::kWrong, runtime::to_string(comparison)};
   runtime::IndexWanted few = made.wanted;
   few.scores = few.all_scores = false;
   Result<runtime::IndexRun> other = runtime::IndexRun::create(made.inputs, made.options, few, executor);
@@ -235,9 +232,9 @@ IndexResult check_case(const IndexSpec& spec, std::uint64_t seed, const Executor
   const auto* one = static_cast<const std::int32_t*>(run->results().indices.data);
   const auto* two = static_cast<const std::int32_t*>(other->results().indices.data);
   if (!std::equal(one, one + run->results().indices.elements(), two)) {
-    return {false, false, "without the outputs scores and all_scores other tokens are chosen"};
+    return {Outcome::kWrong, "without the outputs scores and all_scores other tokens are chosen"};
   }
-  return {false, true, runtime::to_string(comparison)};
+  return {Outcome::kRight, runtime::to_string(comparison)};
 }
 
 }  // namespace
@@ -262,54 +259,19 @@ int check_index(const CheckIndexOptions& options, const Executor& executor) {
     for (const IndexSpec& spec : cases) fmt::print("{}\n", spec.name);
     return kRight;
   }
-  nlohmann::ordered_json results = nlohmann::ordered_json::array();
-  std::int64_t right = 0, wrong = 0, refused = 0;
-  {
-    Progress progress("check", static_cast<std::int64_t>(cases.size()));
-    for (const IndexSpec& spec : cases) {
-      if (options.names) {
-        fmt::print("case {}\n", spec.name);
-        std::fflush(stdout);
-      }
-      const IndexResult result = check_case(spec, options.seed, executor);
-      if (!result.right) {
-        progress.clear();
-        fmt::print("WRONG {}: {}\n  again: {} --filter '{}'\n", spec.name, result.detail, options.again,
-                   spec.name);
-      } else if (result.refused) {
-        progress.clear();
-        fmt::print("refused {}: {}\n", spec.name, result.detail);
-      }
-      refused += result.refused;
-      right += result.right && !result.refused;
-      wrong += !result.right;
-      results.push_back({{"name", spec.name},
-                         {"outcome", result.refused ? "refused"
-                                     : result.right ? "right"
-                                                    : "wrong"},
-                         {"detail", result.detail}});
-      progress.update(right + wrong + refused);
-    }
+  CheckReport report(cases.size());
+  for (const IndexSpec& spec : cases) {
+    if (options.names) report.announce(spec.name);
+    const IndexResult result = check_case(spec, options.seed, executor);
+    report.add(result.outcome, spec.name, result.detail,
+               fmt::format("{} --filter '{}'", options.again, spec.name),
+               {{"name", spec.name}, {"outcome", to_string(result.outcome)}, {"detail", result.detail}});
   }
-  fmt::print("check {} on {}: {} right, {} wrong, {} refused\n", options.choice.suite,
-             to_string(executor.backend), right, wrong, refused);
-  const int most = options.max_refused.value_or(0);
-  const std::string too_many =
-      refused_too_many(static_cast<int>(cases.size()), static_cast<int>(refused), options.max_refused, most);
-  if (!too_many.empty()) fmt::print("FAILED: {}\n", too_many);
-  const nlohmann::ordered_json document = {{"machine", describe_machine(executor)},
-                                           {"source_tree", source_tree()},
-                                           {"command", command_line()},
-                                           {"suite", options.choice.suite},
-                                           {"backend", to_string(executor.backend)},
-                                           {"seed", options.seed},
-                                           {"right", right},
-                                           {"wrong", wrong},
-                                           {"refused", refused},
-                                           {"max_refused", most},
-                                           {"results", results}};
-  if (Status status = write_json(options.json, document); !status.ok()) return fail(status);
-  return wrong == 0 && too_many.empty() ? kRight : kWrongResult;
+  return report.finish({.suite = options.choice.suite,
+                        .seed = options.seed,
+                        .max_refused = options.max_refused,
+                        .json = options.json},
+                       executor);
 }
 
 }  // namespace flashlatent::tools

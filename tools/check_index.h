@@ -19,7 +19,7 @@ std::vector<runtime::IndexSpec> index_cases(const std::string& suite, int count,
 
 struct CheckIndexOptions {
   CaseChoice choice;
-  int cases = 200;  ///< Of the random suite.
+  int cases = 200;  ///< In the random suite.
   std::optional<int> max_refused = {};
   std::uint64_t seed = 0;
   bool list = false;

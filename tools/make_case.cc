@@ -18,11 +18,13 @@
 #include "core/token_bytes.h"
 #include "cpu/parallel.h"
 #include "cpu/reference.h"
+#include "cpu/reference_tokens.h"
 #include "io/case_check.h"
 #include "io/safetensors.h"
 #include "runtime/host_memory.h"
 #include "runtime/prefill_run.h"
 #include "runtime/random_case.h"
+#include "runtime/split_query.h"
 #include "tools/command.h"
 
 namespace flashlatent::tools {

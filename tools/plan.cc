@@ -22,6 +22,7 @@
 #include "io/file.h"
 #include "kernel/former_names.h"
 #include "plan/describe.h"
+#include "plan/geometries.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
 #include "plan/token_lists.h"
@@ -106,7 +107,7 @@ struct Shown {
   /// The tokens that the page table reaches to, and those that the plan was chosen for, if these are fewer.
   std::int64_t reach = 0, chosen_for = 0;
   std::size_t requests = 0;
-  std::int64_t tokens = 0;  ///< Of all requests.
+  std::int64_t tokens = 0;  ///< All requests' together.
   std::string gpu = {};     ///< Whose costs: --gpu, or an H200.
 };
 

@@ -18,7 +18,7 @@ struct Shape {
   int query_tokens = 1;
   int heads = 0;
   int kv_heads = 1;
-  int dim = 0;  ///< Of a key, and of a value, unless the cache is latent, where a value has 512.
+  int dim = 0;  ///< Columns of a key, and of a value, unless the cache is latent, where a value has 512.
   std::vector<int> lengths = {};
   bool varied = false;  ///< The lengths are a list.
   /// Milliseconds of a call for each library, in the file's order. "flashlatent" is an earlier time of this

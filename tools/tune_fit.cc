@@ -11,7 +11,7 @@
 #include "cost/model.h"
 #include "cost/table_file.h"
 #include "cost/times.h"
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 
 namespace flashlatent::tools {
 
@@ -25,7 +25,7 @@ constexpr double kNearRival = 1.25;   // Slower kernels are not compared: their 
 constexpr double kLinear = 0.05;      // From here on an error counts in proportion to itself.
 constexpr double kLeastScale = 1000;  // Nanoseconds: constants near 0 are no better known than this.
 constexpr double kLongestStep = 0.3, kShortestStep = 2e-3;
-constexpr double kLeastGain = 1e-3;  // Of the sum of squares, in a step.
+constexpr double kLeastGain = 1e-3;  // The part of the sum of squares, in a step.
 constexpr int kMostSteps = 20, kMostHalvings = 4;
 // The fit may shrink and grow the time of a block by these factors at most.
 constexpr double kLeastOfBlock = 0.25, kMostOfBlock = 4;

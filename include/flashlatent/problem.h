@@ -189,7 +189,7 @@ struct DecodeProblem {
     /// With kSeparate and kPacked qk_dim is a key's dimension and v_dim a value's.
     KvLayout layout = KvLayout::kLatent;
     ExtraCache extra = {};
-    ScalePlace scales = ScalePlace::kAuto;  ///< Of both caches; kMxfp8_528 and kNvfp4_288 need it.
+    ScalePlace scales = ScalePlace::kAuto;  ///< For both caches; kMxfp8_528 and kNvfp4_288 need it.
 
     KvFormat extra_format() const { return extra.format.value_or(format); }
 

@@ -60,8 +60,8 @@ struct SparsePrefillOptions {
   /// Factor of q . k, finite. Must be set: the initial value, NaN, is refused.
   float softmax_scale = std::numeric_limits<float>::quiet_NaN();
   int v_dim = 512;                            ///< How many first elements of a row of kv are V.
-  CacheFormat format = {};                    ///< Of a kv of bytes, as for infer_problem().
-  std::optional<KvFormat> extra_format = {};  ///< Of an extra_kv_cache of bytes, likewise.
+  CacheFormat format = {};                    ///< For a kv of bytes, as for infer_problem().
+  std::optional<KvFormat> extra_format = {};  ///< For an extra_kv_cache of bytes, likewise.
   bool out_edge = false;                      ///< The call has out_fp8. out_rotate sets it, too.
 };
 

@@ -13,7 +13,7 @@
 #include "cost/packing.h"
 #include "cost/times.h"
 #include "kernel/former_names.h"
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 #include "plan/prefix_plan.h"
 
 namespace flashlatent {

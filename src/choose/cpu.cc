@@ -5,8 +5,8 @@
 #include "choose/thresholds.h"
 #include "cpu/block_math.h"
 #include "cpu/dense.h"
-#include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
+#include "plan/schedule.h"
 #include "plan/token_lists.h"
 
 namespace flashlatent::choose {

@@ -9,7 +9,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/host/geometry.h"
 #include "cuda/sm90/kernels/gqa_128/takes.h"
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 
 namespace flashlatent::choose {
 

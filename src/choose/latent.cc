@@ -5,7 +5,7 @@
 #include "cost/model.h"
 #include "cuda/host/latent_problem.h"
 #include "plan/even_shares.h"
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 #include "plan/token_lists.h"
 
 namespace flashlatent::choose {

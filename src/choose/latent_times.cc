@@ -1,6 +1,6 @@
 #include "choose/latent_times.h"
 
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 
 namespace flashlatent::choose {
 

@@ -5,7 +5,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/host/latent_problem.h"
 #include "cuda/sm90/kernels/mla_64_e4m3/takes.h"
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 
 namespace flashlatent::choose {
 

@@ -10,7 +10,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/host/latent_problem.h"
 #include "cuda/sm90/kernels/mla_64_pingpong/takes.h"
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 
 namespace flashlatent::choose {
 

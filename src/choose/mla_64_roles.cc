@@ -8,7 +8,7 @@
 #include "cuda/host/latent_problem.h"
 #include "cuda/sm90/kernels/mla_64_roles/takes.h"
 #include "plan/even_shares.h"
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 
 namespace flashlatent::choose {
 

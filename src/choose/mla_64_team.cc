@@ -9,7 +9,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/host/latent_problem.h"
 #include "cuda/sm90/kernels/mla_64_pingpong/takes.h"
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 #include "plan/token_lists.h"
 
 namespace flashlatent::choose {

@@ -5,7 +5,7 @@
 #include "cost/model.h"
 #include "cost/times.h"
 #include "cuda/sm90/walk/team_room.h"
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 
 namespace flashlatent::choose {
 

@@ -91,7 +91,7 @@ struct Gqa16Limits {
   /// After a shared prefix own tokens are few, and with more tiles a CTA has fewer segments (64 requests with
   /// 512 own tokens: 0.070 ms including the prefix, with 2 tiles 0.075).
   int most_tiles_sharing = 4;
-  int least_tenths = 9;  ///< Of the parts, which must have a request if a CTA has several tiles.
+  int least_tenths = 9;  ///< So many tenths of the parts must have a request if a CTA has several tiles.
   /// An estimate only knows how far the page table reaches. So with several query tokens a block counts for
   /// so much more: long requests take 3 to 6 % less than by gqa_128_split, short ones up to twice as long.
   int more_by_query_tokens = 8;  ///< An eighth.

@@ -4,8 +4,8 @@
 namespace flashlatent {
 
 struct Fp8Request {
-  int columns = 0;        ///< Of a scale: 128, or 32; 0: no such output.
-  int groups = 1;         ///< Of heads.
+  int columns = 0;        ///< That share a scale: 128, or 32; 0: no such output.
+  int groups = 1;         ///< Groups of heads.
   bool keeps_out = true;  ///< Is `out` written, too?
 };
 

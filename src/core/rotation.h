@@ -72,7 +72,7 @@ struct Rotary {
     if (!bf16_table) return static_cast<const float*>(table)[at];
     return e4m3::float_of(std::uint32_t{static_cast<const std::uint16_t*>(table)[at]} << 16);
   }
-  /// Of pair `pair`; NaN where the table has no such position.
+  /// The angle of pair `pair`; NaN where the table has no such position.
   FLASHLATENT_HOST_DEVICE Angle angle(std::int64_t position, int pair) const {
     if (!holds(position)) return {e4m3::float_of(0x7FC00000U), e4m3::float_of(0x7FC00000U)};
     const float cos = entry(position, interleaved ? 2 * pair : pair);

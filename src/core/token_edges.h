@@ -44,7 +44,7 @@ FLASHLATENT_HOST_DEVICE float mean_of(float sum, int columns) {
 #endif
 }
 
-/// Of an index query's weight: the scale of e4m3 (or 1), then 128^-1/2 and heads^-1/2.
+/// An index query's weight times the scale of e4m3 (or 1), then 128^-1/2 and heads^-1/2.
 FLASHLATENT_HOST_DEVICE float scaled_weight(float weight, float scale, float dim_factor, float head_factor) {
   return product(product(product(weight, scale), dim_factor), head_factor);
 }

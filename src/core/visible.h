@@ -91,7 +91,7 @@ struct RowSet {
   std::int32_t first;
 
   FLASHLATENT_HOST_DEVICE bool contains(std::int32_t row) const { return row >= first; }
-  /// Of `rows` rows those that see `token`; `seen(row)`: what a row sees.
+  /// Those of `rows` rows that see `token`; `seen(row)`: what a row sees.
   template <class Seen>
   FLASHLATENT_HOST_DEVICE static RowSet that_see(std::int32_t token, std::int32_t rows, Seen seen) {
     std::int32_t row = 0;

@@ -289,7 +289,7 @@ struct Costs {
   std::int32_t block_products = 0;
   std::int32_t lone_share = 0;
   std::int32_t per_member = 0;
-  int place = -1;  ///< Of kPlaces, where another table may have others.
+  int place = -1;  ///< In kPlaces, where another table may have others.
 
   /// The costs of the workers' own table if they have one, else these.
   Costs in(const schedule::Workers& workers) const;
@@ -318,7 +318,7 @@ struct TeamCosts {
   std::int32_t block_memory;
   /// What teams that share a lone request take in addition; negative, since they merge sooner.
   std::int32_t lone_request;
-  int place = -1;  ///< Of kPlaces, where another table may have others.
+  int place = -1;  ///< In kPlaces, where another table may have others.
 
   /// These costs on another device. All but block_streaming follow the clock. If block_streaming is all bytes
   /// and memory is slower, block_alone grows, too, by the fourth root of memory's factor: on an H100 (factor

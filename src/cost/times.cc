@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 #include "plan/line_shares.h"
 
 namespace flashlatent::cost {

@@ -2,19 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
-#include <numeric>
-#include <tuple>
 
-#include "core/edge_rows.h"
 #include "core/element.h"
 #include "core/formats/formats.h"
-#include "core/query_parts.h"
-#include "core/visible.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
 #include "cpu/plain_rounding.h"
+#include "cpu/reference_rows.h"
+#include "cpu/reference_tokens.h"
 #include "cpu/token_rows.h"
 
 namespace flashlatent::cpu {
@@ -22,272 +18,6 @@ namespace flashlatent::cpu {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-/// An element of a 16-bit tensor.
-float element(const ConstTensorView& view, std::int64_t offset) {
-  return to_float(static_cast<const std::uint16_t*>(view.data)[offset], view.dtype);
-}
-
-/// The place of a cached token.
-struct Place {
-  std::int64_t page, offset;
-  bool extra = false;  // in the extra cache?
-};
-
-/// The scale of a group, from a token's scales.
-double scale_at(ScaleKind kind, const std::uint8_t* scales, int group) {
-  switch (kind) {
-    case ScaleKind::kFp32: {
-      float scale;
-      std::memcpy(&scale, scales + group * sizeof(scale), sizeof(scale));
-      return scale;
-    }
-    case ScaleKind::kUe8m0:
-      return ue8m0::scale_value(scales[group]);
-    case ScaleKind::kE4m3:
-      return e4m3::decode(scales[group]);
-    case ScaleKind::kNone:
-    case ScaleKind::kOfCache:
-      break;
-  }
-  return 1;
-}
-
-/// The first elements of a token that has bytes of its own: as many as `row` has.
-void read_record(const LatentFormat& format, const std::uint8_t* data, const std::uint8_t* scales,
-                 std::vector<double>& row) {
-  const int columns = static_cast<int>(row.size());
-  const int scaled = std::min(columns, format.scaled_dim());
-  for (int begin = 0; begin < scaled; begin += format.group) {
-    const double scale = scale_at(format.scales, scales, begin / format.group);
-    for (int d = begin; d < std::min(begin + format.group, scaled); ++d) {
-      const float element = format.elements == Elements::kE2m1
-                                ? e2m1::decode(static_cast<std::uint8_t>(data[d / 2] >> (d % 2 * 4) & 0xF))
-                                : e4m3::decode(data[d]);
-      row[d] = element * scale;
-    }
-  }
-  for (int d = scaled; d < columns; ++d) {
-    std::uint16_t rope;
-    std::memcpy(&rope, data + format.rope_offset + (d - scaled) * sizeof(rope), sizeof(rope));
-    row[d] = bf16_to_float(rope);
-  }
-}
-
-/// The scale of a tensor, or of a head.
-float scale_of(const ConstTensorView& scale, int head) {
-  return scale.present() ? static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? head : 0] : 1.0F;
-}
-
-/// The element at `offset` of a 16-bit tensor, or of an e4m3 one with its scale.
-double scaled_element(const ConstTensorView& view, const ConstTensorView& scale, std::int64_t offset,
-                      int head) {
-  if (view.dtype != Dtype::kU8) return element(view, offset);
-  return e4m3::decode(static_cast<const std::uint8_t*>(view.data)[offset]) * double{scale_of(scale, head)};
-}
-
-/// The elements at `offset`, and each `stride` behind the one before: as many as `row` has.
-void read_elements(const ConstTensorView& view, const ConstTensorView& scale, std::int64_t offset,
-                   std::int64_t stride, int head, std::vector<double>& row) {
-  if (view.dtype == Dtype::kU8) {
-    const auto* codes = static_cast<const std::uint8_t*>(view.data) + offset;
-    const double factor = scale_of(scale, head);
-    for (std::size_t d = 0; d < row.size(); ++d) row[d] = e4m3::decode(codes[d * stride]) * factor;
-    return;
-  }
-  const auto* elements = static_cast<const std::uint16_t*>(view.data) + offset;
-  for (std::size_t d = 0; d < row.size(); ++d) row[d] = to_float(elements[d * stride], view.dtype);
-}
-
-/// The begin of a cached latent row, which is the key, and its begin the value.
-void read_latent(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
-                 std::vector<double>& row) {
-  const ConstTensorView& cache = place.extra ? inputs.extra_kv_cache : inputs.kv_cache;
-  const LatentFormat& format = place.extra ? extra_format_of(problem.cache) : format_of(problem.cache);
-  const auto& s = cache.strides;
-  const std::int64_t page = place.page * s[0];
-  if (format.is_record()) {
-    const auto* bytes = static_cast<const std::uint8_t*>(cache.data) + page;
-    read_record(format, bytes + format.data_at(place.offset, s[1]),
-                bytes + format.scales_at(cache.shape[1], place.offset, s[1]), row);
-    return;
-  }
-  read_elements(cache, inputs.kv_scale, page + place.offset * s[1] + kv_head * s[2], 1, 0, row);
-}
-
-void read_key(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
-              std::vector<double>& row) {
-  const ConstTensorView& keys = inputs.key_cache;
-  const auto& s = keys.strides;
-  switch (problem.cache.layout) {
-    case KvLayout::kLatent:
-      return read_latent(problem, inputs, place, kv_head, row);
-    case KvLayout::kSeparate:
-      return read_elements(keys, inputs.key_scale, place.page * s[0] + place.offset * s[1] + kv_head * s[2],
-                           s[3], kv_head, row);
-    case KvLayout::kPacked:
-      break;
-  }
-  const std::int64_t x = keys.shape[4];
-  const std::int64_t begin = place.page * s[0] + kv_head * s[1] + place.offset * s[3];
-  for (std::size_t d = 0; d < row.size(); ++d) {
-    const auto column = static_cast<std::int64_t>(d);
-    row[d] = scaled_element(keys, inputs.key_scale, begin + column / x * s[2] + column % x, kv_head);
-  }
-}
-
-void read_value(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
-                std::vector<double>& row) {
-  if (problem.cache.layout == KvLayout::kLatent) return read_latent(problem, inputs, place, kv_head, row);
-  const auto& s = inputs.value_cache.strides;
-  const bool packed = problem.cache.layout == KvLayout::kPacked;
-  const std::int64_t begin = packed ? place.page * s[0] + kv_head * s[1] + place.offset * s[3]
-                                    : place.page * s[0] + place.offset * s[1] + kv_head * s[2];
-  read_elements(inputs.value_cache, inputs.value_scale, begin, packed ? s[2] : s[3], kv_head, row);
-}
-
-std::int64_t query_offset(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
-                          int head, const ConstTensorView& view) {
-  const auto& s = view.strides;
-  if (!problem.query.ragged) return request * s[0] + token * s[1] + head * s[2];
-  const auto* begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data);
-  return (begins[request] + std::int64_t{token}) * s[0] + head * s[1];
-}
-
-/// The position of a query token.
-std::int64_t position_of(const edges::Rotary& rotary, const DecodeProblem& problem,
-                         const DecodeInputs& inputs, int request, int token) {
-  if (rotary.positions == nullptr) return 0;
-  if (!problem.query.ragged) return rotary.position(request, token);
-  return rotary.position(0, static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data)[request] + token);
-}
-
-/// Normalises and rotates a query row from column `first` on.
-void prepare(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token, int first,
-             std::vector<double>& row) {
-  const edges::Rotary rotary = edges::rotary_of(inputs.q_rotate, /*back=*/false);
-  std::vector<float> x(row.begin() + first, row.end());
-  prepare_row(x.data(), static_cast<int>(x.size()), inputs.q_norm, rotary,
-              position_of(rotary, problem, inputs, request, token));
-  std::transform(x.begin(), x.end(), row.begin() + first,
-                 [&](float value) { return rounded(value, problem.cache.dtype); });
-}
-
-/// The elements of a query row, times `scale`, which e4m3 may have.
-std::vector<double> query_elements(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
-                                   int token, int head, const ConstTensorView& scale) {
-  const int columns = query_parts::columns_of_q(problem, inputs);
-  std::vector<double> row(problem.cache.qk_dim);
-  const std::int64_t q = query_offset(problem, inputs, request, token, head, inputs.q);
-  for (int d = 0; d < columns; ++d) row[d] = scaled_element(inputs.q, scale, q + d, head);
-  const bool parts = inputs.q_rope.present();
-  const std::int64_t rope = parts ? query_offset(problem, inputs, request, token, head, inputs.q_rope) : 0;
-  for (int d = columns; d < problem.cache.qk_dim; ++d) {
-    row[d] = scaled_element(inputs.q_rope, scale, rope + d - columns, head);
-  }
-  const bool edge = inputs.q_norm != 0 || inputs.q_rotate.present();
-  if (edge) prepare(problem, inputs, request, token, parts ? columns : 0, row);
-  return row;
-}
-
-/// A token that a query token attends to. ALiBi needs its distance from the request's last token.
-struct Seen {
-  Place place;
-  std::int64_t distance;  // not positive
-};
-
-/// Lengths are (batch) or (batch, s_q).
-std::int32_t length_at(const ConstTensorView& lengths, int request, int token) {
-  const std::int64_t column = lengths.rank == 2 ? token * lengths.strides[1] : 0;
-  return static_cast<const std::int32_t*>(lengths.data)[request * lengths.strides[0] + column];
-}
-
-/// Adds tokens [begin, end) of a context, found by a page table; distances count from token `last`. Where
-/// ranks share the context, only the rank's tokens are added; the row has room for `reach` of them.
-void add_pages(const ConstTensorView& table, const ConstTensorView& cache, std::int64_t page_size,
-               const ContextShard& shard, std::int64_t reach, int request, std::int64_t begin,
-               std::int64_t end, std::int64_t last, bool extra, std::vector<Seen>& seen) {
-  const auto* pages = static_cast<const std::int32_t*>(table.data) + request * table.strides[0];
-  for (std::int64_t t = std::max<std::int64_t>(begin, 0); t < end; ++t) {
-    if (t / shard.run % shard.world != shard.rank) continue;
-    const std::int64_t slot = t / shard.run / shard.world * shard.run + t % shard.run;
-    if (slot >= reach) break;
-    const std::int64_t page = pages[slot / page_size];
-    if (page < 0 || page >= cache.shape[0]) continue;  // skipped
-    seen.push_back({{page, slot % page_size, extra}, t - last});
-  }
-}
-
-/// Adds the tokens that a query token's indices name: `topk`, or as many as its request's length says.
-void add_indices(const ConstTensorView& all, const ConstTensorView& lengths, const ConstTensorView& cache,
-                 std::int64_t page_size, int request, int token, bool extra, std::vector<Seen>& seen) {
-  const auto* indices =
-      static_cast<const std::int32_t*>(all.data) + request * all.strides[0] + token * all.strides[1];
-  std::int64_t count = all.shape[2];
-  if (lengths.present()) count = std::clamp<std::int64_t>(length_at(lengths, request, token), 0, count);
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (indices[i] < 0 || indices[i] >= cache.shape[0] * page_size) continue;  // skipped
-    seen.push_back({{indices[i] / page_size, indices[i] % page_size, extra}, 0});
-  }
-}
-
-/// Adds the tokens of the cache, by its page table.
-void add_by_pages(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
-                  std::vector<Seen>& seen) {
-  const auto& [query, cache, sparse, options] = problem;
-  const std::int64_t reach = std::int64_t{cache.max_pages} * cache.page_size;
-  const std::int64_t stored = std::max(length_at(inputs.cache_seqlens, request, token), 0);
-  const std::int64_t length = options.shard.world == 1 ? std::min(stored, reach) : stored;
-  const Visibility visibility{options.window, options.causal};
-  const TokenSpan own = visibility.seen(static_cast<std::int32_t>(length),
-                                        visibility.later(query_tokens(problem, inputs, request), token));
-  add_pages(inputs.block_table, cache.layout == KvLayout::kLatent ? inputs.kv_cache : inputs.key_cache,
-            cache.page_size, options.shard, reach, request, own.begin, own.end, length - 1, false, seen);
-}
-
-/// All tokens that a query token attends to, in both caches.
-std::vector<Seen> seen_by(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token) {
-  const auto& cache = problem.cache;
-  const ExtraCache& extra = cache.extra;
-  std::vector<Seen> seen;
-  if (problem.sparse.enabled) {
-    add_indices(inputs.indices, inputs.topk_length, inputs.kv_cache, cache.page_size, request, token, false,
-                seen);
-  } else {
-    add_by_pages(problem, inputs, request, token, seen);
-  }
-  if (!extra.enabled) return seen;
-  if (extra.indexed) {
-    add_indices(inputs.extra_indices, inputs.extra_topk_length, inputs.extra_kv_cache, extra.page_size,
-                request, token, true, seen);
-  } else {
-    const std::int64_t reach = std::int64_t{extra.max_pages} * extra.page_size;
-    const std::int64_t length =
-        std::clamp<std::int64_t>(length_at(inputs.extra_cache_seqlens, request, token), 0, reach);
-    add_pages(inputs.extra_block_table, inputs.extra_kv_cache, extra.page_size, {}, reach, request, 0, length,
-              length - 1, true, seen);
-  }
-  return seen;
-}
-
-/// How often each token is among them. Indices may name a token several times, and it is rounded in the same
-/// way each time.
-std::vector<int> repeats_of(const std::vector<Seen>& seen, bool by_indices) {
-  std::vector<int> repeats(seen.size(), 1);
-  if (!by_indices) return repeats;
-  std::vector<std::size_t> order(seen.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto key = [&](std::size_t i) {
-    const Place& place = seen[i].place;
-    return std::tuple(place.extra, place.page, place.offset);
-  };
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
-  for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
-    while (end < order.size() && key(order[end]) == key(order[begin])) ++end;
-    for (std::size_t i = begin; i < end; ++i) repeats[order[i]] = static_cast<int>(end - begin);
-  }
-  return repeats;
-}
 
 /// The weight of a token's p^2 |v|^2 in `spread`. A token that is named several times is rounded in the same
 /// way each time, and a kernel that continues with an older maximum rounds its P even if it is the largest.
@@ -473,7 +203,7 @@ class HeadRow {
   std::vector<float> plain_query_;
   bool reads_rounded_, e4m3_products_;
   ReferenceRow result_;
-  // Of each token.
+  // One a token:
   std::vector<double> scores_;
   std::vector<double> read_scores_;  // of keys as they are read, without any other rounding
   std::vector<float> plain_scores_;
@@ -487,12 +217,6 @@ class HeadRow {
 };
 
 }  // namespace
-
-int query_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, int request) {
-  if (!problem.query.ragged) return problem.query.tokens;
-  const auto* begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data);
-  return begins[request + 1] - begins[request];
-}
 
 std::vector<const std::uint8_t*> e4m3_tokens_seen(const DecodeProblem& problem, const DecodeInputs& inputs,
                                                   int request, int token) {

@@ -56,7 +56,4 @@ std::vector<const std::uint8_t*> e4m3_tokens_seen(const DecodeProblem& problem, 
 std::vector<float> e4m3_query_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
                                   int token, int head);
 
-/// The number of a request's query tokens: s_q, or with ragged queries the number that cu_seqlens_q gives.
-int query_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, int request);
-
 }  // namespace flashlatent::cpu

@@ -37,7 +37,7 @@ TensorView writable(const ConstTensorView& view) {
 FusedEdges fused_edges(const Selection& selection, const DecodeProblem& problem, const DecodeInputs& inputs,
                        const DecodeOutputs& outputs) {
   const bool wanted = problem.options.q_edge || problem.options.out_edge;
-  // Of two kernels, one of which computes the call, both get the same tensors.
+  // Where a plan chooses between two kernels, both get the same tensors.
   if (!wanted || selection.kernel->fuses == nullptr || selection.near.kernel != nullptr) return {};
   return selection.kernel->fuses(problem, selection.geometry, inputs, outputs);
 }

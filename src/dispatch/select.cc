@@ -7,7 +7,7 @@
 #include "cost/model.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
-#include "plan/host_plan.h"
+#include "plan/schedule.h"
 #if FLASHLATENT_WITH_CUDA
 #include "cuda/cuda_backend.h"
 #endif

@@ -17,7 +17,7 @@ struct NearKernel {
   const DecodeKernel* kernel = nullptr;  ///< Null: there is none.
   schedule::Geometry geometry = {};
   bool packs = true;
-  std::int32_t most_tokens = 0;  ///< Of a request, in calls that it computes.
+  std::int32_t most_tokens = 0;  ///< The most a request has in calls that it computes.
   /// Where its plan and the choice lie; set wherever lengths_may_decide(), so that sizes do not fall with a
   /// smaller batch.
   schedule::TwoPlans memory{0};

@@ -32,14 +32,14 @@ struct DecodeCase {
   std::optional<int> head_dim_v;  ///< Present in dense_decode and sparse_decode.
   /// What kv_format and scales say of a uint8 kv_cache (e4m3 may also be F8_E4M3), or of key_cache: kE4m3.
   CacheFormat format = {};
-  std::optional<KvFormat> extra_format = {};  ///< Of extra_kv_cache, if it is another one.
+  std::optional<KvFormat> extra_format = {};  ///< extra_kv_cache's, if it is another one.
   /// Only of caches that the file has as (pages, page_bytes): formats of a token's bytes whose scales may
   /// follow a page's data.
   int page_size = 0, extra_page_size = 0;
   float soft_cap = 0;                   ///< Only in paged_decode, as in DecodeProblem::Options; 0: none.
   int window = 0;                       ///< Only in dense_decode and paged_decode.
   Products products = Products::kAuto;  ///< Only with an e4m3 kv_cache.
-  float q_norm = 0;                     ///< Of DecodeInputs' edges, as the next ones; tensors have the rest.
+  float q_norm = 0;  ///< This and the next ones: DecodeInputs' edges, but for their tensors.
   RotaryPairs q_pairs = RotaryPairs::kNeighbours, out_pairs = RotaryPairs::kNeighbours;
   RotaryTable q_table = RotaryTable::kHalves, out_table = RotaryTable::kHalves;
   Fp8Request out_fp8 = {};

@@ -7,7 +7,7 @@
 
 #include "core/message.h"
 #include "plan/block_cost.h"
-#include "plan/host_plan.h"
+#include "plan/plan_memory.h"
 #include "plan/walker.h"
 
 namespace flashlatent {

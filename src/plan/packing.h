@@ -46,7 +46,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t packing_bound(const Geometry& g, std::int64
 /// How the line is divided for packing.
 struct Stretches {
   std::int32_t count;
-  std::int32_t parts;  ///< Of each stretch.
+  std::int32_t parts;  ///< In each stretch.
 };
 
 /// Stretches have equal numbers of parts, so that dealt items fill each stretch without a split where two

@@ -47,7 +47,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t tile_requests(const Shape& shape) {
 
 /// First bytes of the plan's section for prefixes.
 struct Header {
-  std::uint64_t fingerprint;  ///< Of the Shape.
+  std::uint64_t fingerprint;  ///< Tells Shapes apart.
   std::int32_t groups;
   std::int32_t tiles;
   std::int32_t units;

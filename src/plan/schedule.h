@@ -37,7 +37,7 @@ struct TokenList {
   bool causal = false;
 };
 
-/// What shapes and the device fix before any length is known. validate() in host_plan.h gives the ranges.
+/// What shapes and the device fix before any length is known. validate() in geometries.h gives the ranges.
 struct Geometry {
   std::int32_t requests = 0;
   std::int32_t parts = 1;
@@ -99,7 +99,7 @@ struct Segment {
 
 /// First bytes of a plan.
 struct Header {
-  std::uint64_t fingerprint;  ///< Of the Geometry: a plan of another problem is recognised by it.
+  std::uint64_t fingerprint;  ///< Tells Geometries apart: a plan of another problem is recognised by it.
   std::int64_t total_cost;    ///< Length of the line.
   std::int32_t merges;
   std::int32_t partials;

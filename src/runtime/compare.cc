@@ -15,6 +15,7 @@
 #include "core/message.h"
 #include "cpu/parallel.h"
 #include "cpu/reference.h"
+#include "cpu/reference_tokens.h"
 #include "runtime/fp8_row.h"
 
 namespace flashlatent::runtime {

@@ -11,7 +11,7 @@ namespace flashlatent::runtime {
 
 class Fp8Row {
  public:
-  /// Of `heads` heads of `dim` columns; `token` counts the query tokens of all requests.
+  /// A row among `heads` heads of `dim` columns; `token` counts the query tokens of all requests.
   Fp8Row(const Fp8Output& fp8, std::int64_t token, std::int64_t head, std::int64_t heads, std::int64_t dim)
       : scales_(fp8.scales), token_(token) {
     const std::int64_t group_heads = heads / fp8.codes.shape[1];

@@ -7,14 +7,6 @@ namespace flashlatent::runtime {
 
 namespace {
 
-constexpr TensorView IndexTopkOutputs::*kOutputs[] = {
-    &IndexTopkOutputs::indices, &IndexTopkOutputs::counts, &IndexTopkOutputs::scores,
-    &IndexTopkOutputs::all_scores, &IndexTopkOutputs::best_blocks};
-
-std::size_t padded_bytes(const TensorView& view) {
-  return view.present() ? (view.elements() * size_of(view.dtype) + 255) / 256 * 256 : 0;
-}
-
 /// A tensor over q's query tokens, without memory yet.
 TensorView over_tokens(const ConstTensorView& q, Dtype dtype, std::int64_t columns, Device device) {
   if (q.rank == 3) {
@@ -56,19 +48,12 @@ Result<IndexRun> IndexRun::create(const IndexTopkInputs& inputs, const IndexTopk
   if (wanted.best_blocks > 0) {
     outputs.best_blocks = over_tokens(inputs.q, Dtype::kI32, wanted.best_blocks, device);
   }
-  run.host_ = outputs;
-  std::size_t size = 0;
-  for (auto output : kOutputs) size += padded_bytes(outputs.*output);
-  FLASHLATENT_ASSIGN_OR_RETURN(run.results_, Buffer::allocate(executor, size));
-  run.host_bytes_.resize(size);
-  std::size_t offset = 0;
-  for (auto output : kOutputs) {
-    if (!(outputs.*output).present()) continue;
-    (outputs.*output).data = static_cast<std::uint8_t*>(run.results_.data()) + offset;
-    (run.host_.*output).data = run.host_bytes_.data() + offset;
-    (run.host_.*output).device = {};
-    offset += padded_bytes(outputs.*output);
-  }
+  const OutputMemory::Views views[] = {{&outputs.indices, &run.host_.indices},
+                                       {&outputs.counts, &run.host_.counts},
+                                       {&outputs.scores, &run.host_.scores},
+                                       {&outputs.all_scores, &run.host_.all_scores},
+                                       {&outputs.best_blocks, &run.host_.best_blocks}};
+  FLASHLATENT_ASSIGN_OR_RETURN(run.results_, OutputMemory::create(views, executor));
   FLASHLATENT_ASSIGN_OR_RETURN(const std::size_t bytes,
                                index_topk_workspace_bytes(run.inputs_, outputs, options, executor));
   FLASHLATENT_ASSIGN_OR_RETURN(run.workspace_, Buffer::allocate(executor, bytes));
@@ -81,13 +66,12 @@ Status IndexRun::run() {
 }
 
 Status IndexRun::poison(int byte) {
-  FLASHLATENT_RETURN_IF_ERROR(fill(results_.data(), byte, results_.size(), executor_));
+  FLASHLATENT_RETURN_IF_ERROR(results_.poison(byte, executor_));
   return fill(workspace_.data(), byte, workspace_.size(), executor_);
 }
 
 Status IndexRun::fetch() {
-  FLASHLATENT_RETURN_IF_ERROR(synchronize(executor_));
-  return copy_to_host(host_bytes_.data(), results_.data(), host_bytes_.size(), executor_);
+  return results_.fetch(executor_);
 }
 
 }  // namespace flashlatent::runtime

@@ -7,6 +7,7 @@
 
 #include "flashlatent/index_topk.h"
 #include "runtime/device_memory.h"
+#include "runtime/output_memory.h"
 
 namespace flashlatent::runtime {
 
@@ -32,7 +33,7 @@ class IndexRun {
   Status fetch();
   const IndexTopkOutputs& results() const { return host_; }
   /// Bytes of all outputs, to compare runs.
-  const std::vector<std::uint8_t>& bytes() const { return host_bytes_; }
+  const std::vector<std::uint8_t>& bytes() const { return results_.bytes(); }
 
   IndexTopkInputs& inputs() { return inputs_; }
   IndexTopkOutputs& outputs() { return outputs_; }
@@ -44,8 +45,8 @@ class IndexRun {
   IndexTopkInputs inputs_;
   IndexTopkOutputs outputs_, host_;
   std::vector<Buffer> buffers_;
-  Buffer results_, workspace_;
-  std::vector<std::uint8_t> host_bytes_;
+  OutputMemory results_;
+  Buffer workspace_;
 };
 
 }  // namespace flashlatent::runtime

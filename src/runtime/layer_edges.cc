@@ -146,7 +146,7 @@ std::string compare_fp8(const Fp8Row& got, const FinishedRow& row, bool same_bit
   return {};
 }
 
-/// Of contiguous tensors of one shape.
+/// For contiguous tensors of one shape.
 bool same_bytes(const ConstTensorView& a, const ConstTensorView& b) {
   return std::memcmp(a.data, b.data, a.elements() * size_of(a.dtype)) == 0;
 }

@@ -34,22 +34,10 @@ Result<PrefillRun> PrefillRun::create(const SparsePrefillInputs& inputs, const S
   run.outputs_ = {{nullptr, inputs.q.dtype, {s_q, h_q, options.v_dim}, device},
                   {nullptr, Dtype::kF32, {s_q, h_q}, device},
                   {nullptr, Dtype::kF32, {s_q, h_q}, device}};
-  run.host_ = run.outputs_;
-  std::size_t size = 0;
-  for (const TensorView* view : {&run.outputs_.out, &run.outputs_.max_logits, &run.outputs_.lse}) {
-    size += (view->elements() * size_of(view->dtype) + 255) / 256 * 256;
-  }
-  FLASHLATENT_ASSIGN_OR_RETURN(run.results_, Buffer::allocate(executor, size));
-  run.host_bytes_.resize(size);
-  std::size_t offset = 0;
-  for (auto [there, here] : {std::pair{&run.outputs_.out, &run.host_.out},
-                             {&run.outputs_.max_logits, &run.host_.max_logits},
-                             {&run.outputs_.lse, &run.host_.lse}}) {
-    there->data = static_cast<std::uint8_t*>(run.results_.data()) + offset;
-    here->data = run.host_bytes_.data() + offset;
-    here->device = {};
-    offset += (there->elements() * size_of(there->dtype) + 255) / 256 * 256;
-  }
+  const OutputMemory::Views views[] = {{&run.outputs_.out, &run.host_.out},
+                                       {&run.outputs_.max_logits, &run.host_.max_logits},
+                                       {&run.outputs_.lse, &run.host_.lse}};
+  FLASHLATENT_ASSIGN_OR_RETURN(run.results_, OutputMemory::create(views, executor));
   FLASHLATENT_ASSIGN_OR_RETURN(run.fp8_, Fp8Memory::create(fp8, run.outputs_.out, executor));
   run.outputs_.out_fp8 = run.fp8_.there();
   if (!fp8.keeps_out) run.outputs_.out = run.host_.out = {};
@@ -62,15 +50,13 @@ Status PrefillRun::run() {
 }
 
 Status PrefillRun::poison(int byte) {
-  FLASHLATENT_RETURN_IF_ERROR(fill(results_.data(), byte, results_.size(), executor_));
+  FLASHLATENT_RETURN_IF_ERROR(results_.poison(byte, executor_));
   FLASHLATENT_RETURN_IF_ERROR(fill(workspace_.data(), byte, workspace_.size(), executor_));
   return fp8_.poison(byte, executor_);
 }
 
 Status PrefillRun::fetch() {
-  FLASHLATENT_RETURN_IF_ERROR(synchronize(executor_));
-  FLASHLATENT_RETURN_IF_ERROR(
-      copy_to_host(host_bytes_.data(), results_.data(), host_bytes_.size(), executor_));
+  FLASHLATENT_RETURN_IF_ERROR(results_.fetch(executor_));
   FLASHLATENT_RETURN_IF_ERROR(fp8_.fetch(executor_));
   host_.out_fp8 = fp8_.here();
   return {};

@@ -9,6 +9,7 @@
 #include "runtime/compare.h"
 #include "runtime/device_memory.h"
 #include "runtime/fp8_memory.h"
+#include "runtime/output_memory.h"
 
 namespace flashlatent::runtime {
 
@@ -29,7 +30,7 @@ class PrefillRun {
   Status fetch();
   const SparsePrefillOutputs& results() const { return host_; }
   /// Bytes of out, max_logits and lse, to compare runs.
-  const std::vector<std::uint8_t>& bytes() const { return host_bytes_; }
+  const std::vector<std::uint8_t>& bytes() const { return results_.bytes(); }
   const std::vector<std::uint8_t>& fp8_bytes() const { return fp8_.bytes(); }
 
   SparsePrefillInputs& inputs() { return inputs_; }
@@ -42,9 +43,9 @@ class PrefillRun {
   SparsePrefillInputs inputs_;
   SparsePrefillOutputs outputs_, host_;
   std::vector<Buffer> buffers_;
-  Buffer results_, workspace_;
+  OutputMemory results_;
+  Buffer workspace_;
   Fp8Memory fp8_;
-  std::vector<std::uint8_t> host_bytes_;
 };
 
 /// The options of a sparse prefill that computes this problem, with its output edge.

@@ -9,10 +9,10 @@
 
 #include "core/element.h"
 #include "core/formats/formats.h"
-#include "core/query_parts.h"
 #include "core/token_shard.h"
 #include "runtime/layer_edges.h"
 #include "runtime/random_fp8_tokens.h"
+#include "runtime/split_query.h"
 
 namespace flashlatent::runtime {
 
@@ -21,10 +21,6 @@ namespace {
 constexpr int kPad = 16;       // bytes that are added to a row's stride in a strided tensor
 constexpr int kPagePad = 128;  // bytes that are added to a page's stride
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-int pages(int length, int page_size) {
-  return (length + page_size - 1) / page_size;
-}
 
 /// A latent cache, or keys and values, with the pages of requests.
 struct PagedTokens {
@@ -122,15 +118,15 @@ class Maker {
   /// Gives each request its pages; returns how many pages the cache has.
   std::int64_t make_pages(PagedTokens& cache) {
     std::int64_t used = 0;
-    for (int length : cache.lengths) used += pages(length, cache.page_size);
+    for (int length : cache.lengths) used += pages_for(length, cache.page_size);
     const std::int64_t count = used + 3;
     std::vector<std::int32_t> order(count);
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), engine_);
     auto next = order.begin();
     for (int length : cache.lengths) {
-      cache.pages.emplace_back(next, next + pages(length, cache.page_size));
-      next += pages(length, cache.page_size);
+      cache.pages.emplace_back(next, next + pages_for(length, cache.page_size));
+      next += pages_for(length, cache.page_size);
       if (&cache != &cache_) continue;
       const std::size_t request = cache.pages.size() - 1;
       std::copy_n(cache.pages[leader_of(request)].begin(), shared_pages(request),
@@ -486,96 +482,11 @@ class Maker {
 
 }  // namespace
 
-DecodeProblem problem_of(const CaseSpec& spec) {
-  DecodeProblem p;
-  const int longest = spec.lengths.empty() ? 0 : *std::max_element(spec.lengths.begin(), spec.lengths.end());
-  const std::vector<int>& ragged = spec.ragged_tokens;
-  p.query = {static_cast<int>(spec.lengths.size()), spec.query_tokens, spec.heads, !ragged.empty()};
-  p.query.e4m3 = spec.e4m3_query;
-  if (p.query.ragged) p.query.tokens = std::max(1, *std::max_element(ragged.begin(), ragged.end()));
-  p.cache = {.format = spec.format,
-             .dtype = spec.dtype,
-             .heads = spec.kv_heads,
-             .qk_dim = spec.qk_dim,
-             .v_dim = spec.v_dim,
-             .page_size = spec.page_size,
-             .layout = spec.layout,
-             .scales = has_places(spec.format) ? spec.scale_place : ScalePlace::kAuto};
-  p.cache.max_pages = spec.sparse ? 0 : pages(longest, spec.page_size) + 2;
-  p.sparse = {spec.sparse, spec.sparse ? spec.topk : 0};
-  if (!spec.extra_lengths.empty()) {
-    const int most = *std::max_element(spec.extra_lengths.begin(), spec.extra_lengths.end());
-    p.cache.extra = {.enabled = true,
-                     .indexed = spec.extra_indexed,
-                     .page_size = spec.extra_page_size,
-                     .topk = spec.extra_indexed ? spec.extra_topk : 0,
-                     .max_pages = spec.extra_indexed ? 0 : pages(most, spec.extra_page_size) + 1,
-                     .format = spec.extra_format};
-  }
-  p.options = {.softmax_scale = spec.logit_scale / std::sqrt(static_cast<float>(spec.qk_dim)),
-               .causal = spec.causal,
-               .attn_sink = spec.sink,
-               .batch_invariant = spec.batch_invariant,
-               .prefix_sharing = spec.prefix_sharing,
-               .window = spec.window,
-               .products = spec.products,
-               .separate = {.soft_cap = spec.soft_cap, .alibi = spec.alibi},
-               .shard = spec.shard};
-  set_edge_options(spec.edges, p);
-  return p;
-}
-
 RandomCase make_case(const CaseSpec& spec, std::uint64_t seed) {
   RandomCase made = Maker(spec, seed).make();
   if (spec.split_query) made.inputs = split_query(made, spec.strided);
   add_edges(spec.edges, seed, made);
   return made;
-}
-
-bool may_split_query(const DecodeProblem& problem) {
-  return problem.cache.layout == KvLayout::kLatent && query_parts::has_rope(problem.cache.qk_dim);
-}
-
-DecodeInputs split_query(RandomCase& random_case, bool as_engines) {
-  using query_parts::kRopeDim;
-  constexpr int kNope = 128;  // columns before RoPE's in an engine's query, before it is absorbed
-  DecodeInputs inputs = random_case.inputs;
-  const ConstTensorView& q = random_case.inputs.q;
-  const int first = query_parts::first_columns(random_case.problem.cache.qk_dim);
-  const auto size = static_cast<std::int64_t>(size_of(q.dtype));
-  const int token = q.rank == 4 ? 1 : 0, head = q.rank - 2;
-  const std::int64_t requests = q.rank == 4 ? q.shape[0] : 1, tokens = q.shape[token], heads = q.shape[head];
-  auto allocate = [&](std::int64_t row) {
-    random_case.storage.emplace_back(std::max<std::int64_t>(requests * tokens * heads * row, 1) * size, 0xFF);
-    return random_case.storage.back().data();
-  };
-  auto view_of = [&](std::uint8_t* data, int columns, std::int64_t token_stride, std::int64_t head_stride) {
-    ConstTensorView view = q;
-    view.data = data;
-    view.shape[q.rank - 1] = columns;
-    view.strides[head] = head_stride;
-    view.strides[token] = token_stride;
-    if (q.rank == 4) view.strides[0] = tokens * token_stride;
-    return view;
-  };
-  const int pad = as_engines ? kPad : 0, nope = as_engines ? kNope : 0;
-  const std::int64_t row = first + pad, rope_row = nope + kRopeDim;
-  std::uint8_t *latents = allocate(row), *ropes = allocate(rope_row) + nope * size;
-  inputs.q = as_engines ? view_of(latents, first, row, requests * tokens * row)
-                        : view_of(latents, first, heads * row, row);
-  inputs.q_rope = view_of(ropes, kRopeDim, heads * rope_row, rope_row);
-  for (std::int64_t i = 0; i < requests * tokens * heads; ++i) {
-    const std::int64_t request = i / heads / tokens, at_token = i / heads % tokens, at_head = i % heads;
-    auto offset = [&](const ConstTensorView& view) {
-      return ((q.rank == 4 ? request * view.strides[0] : 0) + at_token * view.strides[token] +
-              at_head * view.strides[head]) *
-             size;
-    };
-    const auto* from = static_cast<const std::uint8_t*>(q.data) + offset(q);
-    std::memcpy(latents + offset(inputs.q), from, first * size);
-    std::memcpy(ropes + offset(inputs.q_rope), from + first * size, kRopeDim * size);
-  }
-  return inputs;
 }
 
 }  // namespace flashlatent::runtime

@@ -11,7 +11,7 @@ from .._torch_call import call
 from ._library import define
 
 ROTATE = "Tensor? positions=None, Tensor? table=None, str pairs='gptj', str table_layout='halves'"
-# Of attention: a rotation is (positions, table); how pairs lie is said once for both.
+# For attention: a rotation is (positions, table); how pairs lie is said once for both.
 EDGES = (", float q_norm=0., Tensor[]? q_rotate=None, Tensor[]? out_rotate=None, str pairs='gptj', "
          "str table_layout='halves'")
 TOKEN_EDGES = (f"float norm=0., Tensor? norm_weight=None, Tensor? norm_bias=None, {ROTATE}, int ratio=1, "

@@ -33,9 +33,9 @@ struct LatentFormat {
   ScaleFloor rule = ScaleFloor::kAuto;  ///< The engines' writer's, where a scale is a power of two.
   int group = 0;                        ///< Elements that share a scale.
   int rope_offset = 0;                  ///< From a token's data to its RoPE part.
-  int data_bytes = 0;                   ///< Of a token; with kPage from one token's data to the next one's.
+  int data_bytes = 0;                   ///< A token's; with kPage from one token's data to the next one's.
   int scale_offset = 0;                 ///< From a token's data to its scales, where these are with it.
-  int scale_bytes = 0;                  ///< Of a token; with kPage from one token's scales to the next one's.
+  int scale_bytes = 0;                  ///< A token's; with kPage from one token's scales to the next one's.
   ScalePlace place = ScalePlace::kToken;
   int page_unit = 1;  ///< The least page stride is rounded up to a multiple of this.
 

@@ -10,7 +10,7 @@
 #include "cuda/host/launch_ctas.h"
 #include "cuda/host/runtime.h"
 #include "cuda/host/tensors.h"
-#include "plan/host_plan.h"
+#include "plan/schedule.h"
 
 namespace flashlatent::cuda {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cuda/sm90/walk/merge_room.h"
-#include "plan/host_plan.h"
+#include "plan/geometries.h"
 
 namespace flashlatent::cuda {
 

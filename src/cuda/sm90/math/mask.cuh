@@ -15,7 +15,7 @@ namespace flashlatent::sm90 {
 using flashlatent::kAllLive;
 using flashlatent::low_tokens;
 
-/// Of a block's `live` tokens those that some rows of a tile see and others do not. `seen_by_all`: what its
+/// Those of a block's `live` tokens that some rows of a tile see and others do not. `seen_by_all`: what its
 /// first row sees, from the block's first token on.
 __device__ __forceinline__ std::uint64_t partial_tokens(std::uint64_t live, TokenPrefix seen_by_all) {
   return live & ~seen_by_all.bits();

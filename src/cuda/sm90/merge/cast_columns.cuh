@@ -120,7 +120,7 @@ class CastColumns {
                                             const float (&factor)[kRows]) const {
     const auto& of_warp = memory_.largest[half_][part];
     const float largest = fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
-    // Of a row whose factor is NaN no value is finite.
+    // A row whose factor is NaN has no finite value.
     const int exponent = edges::output_exponent(fmaxf(edges::product(largest, factor[n]), 0.0F));
     memory_.factor[half_][part][n] = factor[n] * e4m3::power_of_two(-exponent);
     if (n >= tile.rows) return;
@@ -239,7 +239,7 @@ class CastTile {
     // NaN is left out, as by the maxima before.
     const float largest =
         fmaxf(fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n])), 0.0F);
-    // Of a row whose factor is NaN no value is finite.
+    // A row whose factor is NaN has no finite value.
     const float amax = fmaxf(edges::product(largest, factor[n]), 0.0F);
     if (!(amax < INFINITY) && !last) return true;
     const int exponent = edges::output_exponent(amax);

@@ -9,7 +9,7 @@ namespace flashlatent::sm90 {
 
 inline constexpr int kRotatedColumns = 64, kRotatedPairs = kRotatedColumns / 2;
 
-/// Of a query token's pairs.
+/// The angles of a query token's pairs.
 using Angles = edges::Angle[kRotatedPairs];
 
 /// The angle of a pair; without positions nothing is turned.

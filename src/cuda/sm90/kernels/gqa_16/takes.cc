@@ -9,7 +9,7 @@
 #include "cuda/host/if_compiled.h"
 #include "cuda/host/prefix_units.h"
 #include "cuda/sm90/walk/merge_room.h"
-#include "plan/host_plan.h"
+#include "plan/plan_memory.h"
 
 namespace flashlatent::gqa_16 {
 

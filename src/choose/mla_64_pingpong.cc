@@ -160,7 +160,7 @@ schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& 
       case cuda::Loading::kFp8:
       case cuda::Loading::kListedFp8:
         return cost::of(Kernel::kMla64Pingpong, Situation::kTurnsFp8);
-      case cuda::Loading::kFp8_584:
+      case cuda::Loading::kRopeRecords:
       case cuda::Loading::kRecords:
         return one_tile ? cost::of(Kernel::kMla64Pingpong, Situation::kFp8_584Turns)
                         : cost::of(Kernel::kMla64Pingpong, Situation::kFp8_584TurnsOfTiles);

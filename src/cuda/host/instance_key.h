@@ -14,7 +14,7 @@ enum class Loading {
   kTokens,  ///< Token by token: small or odd pages, indices.
   kFp8,     ///< Token by token from an fp8_656 or e4m3 cache, converted to bf16.
   // By lists of tokens (walk/listed_tokens.cuh), from page tables or indices:
-  kFp8_584,       ///< fp8_584.
+  kRopeRecords,   ///< fp8_584.
   kRecords,       ///< mxfp8_528, nvfp4_288 and fp8_528; each list says which.
   kListedFp8,     ///< fp8_656 and e4m3.
   kListedTokens,  ///< bf16 and fp16.

@@ -8,7 +8,7 @@
 #include "core/formats/formats.h"
 #include "core/message.h"
 #include "cuda/sm90/walk/merge_room.h"
-#include "plan/host_plan.h"
+#include "plan/plan_memory.h"
 
 namespace flashlatent::cuda {
 
@@ -40,7 +40,7 @@ bool goes_by_lists(const DecodeProblem& problem) {
   return cache.extra.enabled || problem.options.window != 0 || (format.is_record() && format.all_value) ||
          (cache.format == KvFormat::kE4m3 && cache.qk_dim == e4m3_latent::kLatentDim &&
           !problem.fp8_products()) ||
-         (cache.format == KvFormat::kFp8_656 && cache.qk_dim == fp8_656::kLatentDim);
+         (format.is_record() && cache.qk_dim == format.dim_without_rope);
 }
 
 int rows_of_item(const DecodeProblem& problem) {
@@ -51,8 +51,8 @@ int rows_of_item(const DecodeProblem& problem) {
 Loading loading_of(const DecodeProblem& problem) {
   const KvFormat format = problem.cache.format;
   const bool lists = goes_by_lists(problem);
-  if (std::ranges::find(kRecordFormats, format) != std::end(kRecordFormats)) return Loading::kRecords;
-  if (format == KvFormat::kFp8_584) return Loading::kFp8_584;
+  if (is_in(kRecordFormats, format)) return Loading::kRecords;
+  if (is_in(kRopeRecordFormats, format)) return Loading::kRopeRecords;
   if (format != KvFormat::kPlain) return lists ? Loading::kListedFp8 : Loading::kFp8;
   if (lists) return Loading::kListedTokens;
   const bool boxes = !problem.sparse.enabled && box_tokens_of(problem) >= kLeastBoxTokens;
@@ -74,7 +74,7 @@ std::optional<std::string> declines_lists(const DecodeProblem& problem,
   if (cache.layout != KvLayout::kLatent) {
     return message("the cache is ", to_string(cache.layout), "; a latent one is accepted");
   }
-  if (std::find(formats.begin(), formats.end(), cache.format) == formats.end()) {
+  if (!is_in(formats, cache.format)) {
     std::string accepted;
     for (KvFormat format : formats) {
       accepted += accepted.empty() ? "" : " and ";
@@ -94,8 +94,9 @@ std::optional<std::string> declines_lists(const DecodeProblem& problem,
 }
 
 std::optional<std::string> declines_tokens(const DecodeProblem& problem,
-                                           std::initializer_list<KvFormat> formats) {
-  if (auto reason = declines_lists(problem, formats)) return reason;
+                                           std::initializer_list<KvFormat> formats,
+                                           std::span<const KvFormat> more) {
+  if (auto reason = declines_lists(problem, formats, more)) return reason;
   if (problem.cache.extra.enabled) return "there is an extra cache; one cache is accepted";
   if (problem.options.window != 0) {
     return message("window is ", problem.options.window, "; of a latent cache 0 is accepted");
@@ -123,14 +124,16 @@ std::string too_many_rows(const DecodeProblem& problem, int most) {
 }
 
 std::string unknown_dimensions(const DecodeProblem& problem, const char* accepted) {
-  const KvFormat format = problem.cache.format;
+  const LatentFormat& format = format_of(problem.cache);
+  std::string of_format;
   if (accepted == nullptr) {
-    accepted = format == KvFormat::kFp8_656 ? "of an fp8_656 cache 576/512 is"
-               : format == KvFormat::kE4m3  ? "of an e4m3 cache 576/512 and 512/512 are"
-                                            : "576/512, 512/512 and 320/256 are";
+    if (!format.plain()) of_format = message("of an ", format.name, " cache ");
+    accepted = format.plain()       ? "576/512, 512/512 and 320/256 are"
+               : format.is_record() ? "576/512 is"
+                                    : "576/512 and 512/512 are";
   }
-  return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim, "; ", accepted,
-                 " accepted");
+  return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim, "; ", of_format,
+                 accepted, " accepted");
 }
 
 bool merges_in_kernel(const schedule::Geometry& g) {

@@ -1,6 +1,8 @@
 // What kernels for latent caches ask of a problem, and why they decline one. In every build.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -24,8 +26,20 @@ bool has_token_items(const DecodeProblem& problem);
 /// Query rows that share a KV head and the tokens of an item.
 int rows_of_item(const DecodeProblem& problem);
 
-/// The formats that RecordRows (cuda/sm90/load/record_rows.cuh) reads.
-inline constexpr KvFormat kRecordFormats[] = {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288, KvFormat::kFp8_528};
+/// Formats by what reads them. Formats of bytes that loaders of one list read:
+inline constexpr std::array kOneListFormats = {KvFormat::kFp8_656, KvFormat::kE4m3};
+/// Formats whose row is all value, with a RoPE part in bf16:
+inline constexpr std::array kRopeRecordFormats = {KvFormat::kFp8_584};
+/// ... without one, by RecordRows (cuda/sm90/load/record_rows.cuh):
+inline constexpr std::array kRecordFormats = {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288, KvFormat::kFp8_528};
+/// Those of RecordRows whose scales are bytes, which tensor cores get as they are (kernels/fp8):
+inline constexpr std::array kByteScaleFormats = {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288};
+/// All formats of bytes.
+inline constexpr auto kByteFormats = joined(kOneListFormats, kRopeRecordFormats, kRecordFormats);
+
+constexpr bool is_in(std::span<const KvFormat> formats, KvFormat format) {
+  return std::find(formats.begin(), formats.end(), format) != formats.end();
+}
 
 /// The loading that a kernel must have to take the problem, whatever the number of pages.
 Loading loading_of(const DecodeProblem& problem);
@@ -40,7 +54,8 @@ std::optional<std::string> declines_lists(const DecodeProblem& problem,
                                           std::span<const KvFormat> more = {});
 /// The same for a kernel of one list, which takes neither an extra cache nor a window.
 std::optional<std::string> declines_tokens(const DecodeProblem& problem,
-                                           std::initializer_list<KvFormat> formats);
+                                           std::initializer_list<KvFormat> formats,
+                                           std::span<const KvFormat> more = {});
 /// The same for a kernel with bf16 products only.
 std::optional<std::string> declines_e4m3_products(const DecodeProblem& problem);
 

@@ -8,17 +8,25 @@
 
 namespace flashlatent::fp8 {
 
-template <class Shared, Tokens kTokens = Shared::Config::kTokens>
-struct LoaderOfTokens {
-  using Type = sm90::atoms::Loader<Shared>;
-};
+template <class Shared, Arrangement>
+struct LoaderInto;
 template <class Shared>
-struct LoaderOfTokens<Shared, Tokens::kFp8_656> {
+struct LoaderInto<Shared, Arrangement::kOneByOne> {
   using Type = Loader<Shared>;
 };
 template <class Shared>
-struct LoaderOfTokens<Shared, Tokens::kFp8_584> {
+struct LoaderInto<Shared, Arrangement::kPairs> {
   using Type = ListedRowLoader<Shared, Shared::Config::kListsInRegisters, Copies584<Shared>>;
+};
+template <class Shared>
+struct LoaderInto<Shared, Arrangement::kAtoms> {
+  using Type = sm90::atoms::Loader<Shared>;
+};
+
+/// Records have a loader of their own (record_copies.cuh).
+template <class Shared, Tokens kTokens = Shared::Config::kTokens>
+struct LoaderOfTokens {
+  using Type = typename LoaderInto<Shared, kTraits<kTokens>.arrangement>::Type;
 };
 template <class Shared>
 using LoaderOf = typename LoaderOfTokens<Shared>::Type;

@@ -8,7 +8,7 @@ namespace flashlatent::fp8 {
 
 namespace {
 constexpr cuda::DenseInstance rows64_edges() {
-  using Shape = rows64::Config<Tokens::kFp8_584, /*kEdges_=*/true>;
+  using Shape = rows64::Config<Tokens::kRopeRecords, /*kEdges_=*/true>;
   return {.key = with_edges(fp8_584_key(kRows64)),
           .kernel = cuda::compiled_kernel<rows64::kernel<Shape>, Shape, rows64::SharedMemory<Shape>>(),
           .boxes = {.query = cuda::query_chunks_map, .query_lines = false},
@@ -16,7 +16,7 @@ constexpr cuda::DenseInstance rows64_edges() {
 }
 template <int kRows>
 constexpr cuda::DenseInstance few_rows_edges() {
-  using Shape = few_rows::Config<kRows, false, 1, Tokens::kFp8_584, /*kAlone_=*/true, /*kEdges_=*/true>;
+  using Shape = few_rows::Config<kRows, false, 1, Tokens::kRopeRecords, /*kAlone_=*/true, /*kEdges_=*/true>;
   return {.key = with_edges(fp8_584_key(kRows, true)),
           .kernel = cuda::compiled_kernel<few_rows::kernel<Shape>, Shape, few_rows::SharedMemory<Shape>>()};
 }

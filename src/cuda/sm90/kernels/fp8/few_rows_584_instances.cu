@@ -6,7 +6,7 @@ namespace flashlatent::fp8 {
 namespace {
 template <int kRows, bool kMerges, bool kAlone = false>
 constexpr cuda::DenseInstance fp8_584_instance() {
-  using Shape = few_rows::Config<kRows, kMerges, 1, Tokens::kFp8_584, kAlone>;
+  using Shape = few_rows::Config<kRows, kMerges, 1, Tokens::kRopeRecords, kAlone>;
   return {fp8_584_key(kRows, kAlone),
           cuda::compiled_kernel<few_rows::kernel<Shape>, Shape, few_rows::SharedMemory<Shape>>(),
           {},

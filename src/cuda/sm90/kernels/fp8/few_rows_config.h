@@ -3,9 +3,6 @@
 
 #include <cuda_bf16.h>
 
-#include "core/formats/e4m3_latent.h"
-#include "core/formats/fp8_584.h"
-#include "core/formats/fp8_656.h"
 #include "cuda/sm90/kernels/fp8/token_kind.h"
 #include "cuda/sm90/merge/sent_unit.cuh"
 
@@ -13,44 +10,37 @@ namespace flashlatent::fp8::few_rows {
 
 /// kRows_: query rows a tile, wgmma's N: 8, 16 or 32. kMerges_: CTAs run the combine step, too
 /// (merge/merge_step.cuh). Decided at run time it takes small calls 0.3 to 0.6 us longer; why is not known.
-/// kTeam_: CTAs of a cluster that share a segment's blocks. kAlone_: for fp8_584; a CTA has a share of one
+/// kTeam_: CTAs of a cluster that share a segment's blocks. kAlone_: with two lists; a CTA has a share of one
 /// item, or whole items by kTurns (walk/listed_items.cuh).
 /// kEdges_: the edges of the layer in the kernel's own passes, with kAlone_.
 template <int kRows_, bool kMerges_, int kTeam_ = 1, Tokens kTokens_ = Tokens::kFp8_656, bool kAlone_ = false,
           bool kEdges_ = false>
-struct Config {
+struct Config : TokenConfig<kTokens_> {
+  using Kind = TokenConfig<kTokens_>;
+  using Kind::kChunks, Kind::kE4m3, Kind::kLists, Kind::kRopeIsValue, Kind::kVDim;
   using Element = __nv_bfloat16;
-  static constexpr Tokens kTokens = kTokens_;
-  static constexpr bool kE4m3 = is_e4m3(kTokens);
-  static constexpr bool kFp8_584 = kTokens == Tokens::kFp8_584;
-  static constexpr bool kBoxes = kTokens == Tokens::kE4m3Boxes;
   static constexpr int kTeam = kTeam_;
   static constexpr bool kMerges = kMerges_;
   static_assert(!kMerges || kTeam == 1);
   static constexpr int kRows = kRows_;
   static_assert(kRows == 16 || ((kRows == 8 || kRows == 32) && kTeam == 1));
-  // A computing warp lists the part's segments. With 32 rows and fp8_656 it has no registers left for it:
+  // A computing warp lists the part's segments. With 32 rows and scales in fp32 it has no registers left:
   // then the loader walks the plan, in local memory.
-  static constexpr bool kListsSegments = kTeam == 1 && !kFp8_584 && (kRows < 32 || kE4m3);
-  static constexpr bool kLists = kFp8_584;  // two lists of tokens; else one
+  static constexpr bool kListsSegments = kTeam == 1 && !kLists && (kRows < 32 || kE4m3);
   static constexpr bool kListsInRegisters = true;
   static constexpr bool kAlone = kAlone_;
   static constexpr bool kEdges = kEdges_;
   static_assert(!kEdges || kAlone);
-  static_assert(kFp8_584 ? kTeam == 1 && !(kAlone && kMerges) : !kAlone);
+  static_assert(kLists ? kTeam == 1 && !(kAlone && kMerges) : !kAlone);
   // The computing warpgroups: they score blocks alternately, and each has half of the output of all blocks.
   static constexpr int kWarpgroups = 2;
   // P and its statistics have places for two blocks of each warpgroup: slow warps may still read those of the
   // warpgroup's previous block; before that place is used again, the vote of the block between has been
   // taken.
   static constexpr int kPlaces = 2 * kWarpgroups;
-  static constexpr int kQkDim = kE4m3 ? e4m3_latent::kDim : kFp8_584 ? fp8_584::kDim : fp8_656::kDim;
-  static constexpr int kVDim = 512;
-  static_assert(kVDim == fp8_656::kLatentDim && kVDim == fp8_584::kDim);
-  static constexpr int kChunks = kQkDim / 64;
   static constexpr int kPartDim = kVDim / kWarpgroups;
   static constexpr int kPartChunks = kPartDim / 64;  // products with M = 64
-  static constexpr int kPartGroups = fp8_656::kGroups / kWarpgroups;
+  static constexpr int kPartGroups = kVDim / fp8_656::kGroup / kWarpgroups;
 
   // P is scaled to at most 2^9. Until a later maximum is larger by more than 2^6, outputs are not rescaled.
   // Below, fp16 has 33 binades left, and 11 bits where a kernel in bf16 has 8.
@@ -64,14 +54,11 @@ struct Config {
   static constexpr int kComputeRegisters = kLists ? (kRows < 32 ? 208 : 216) : kTeam > 1 ? 224 : 232;
   static_assert(kWarpgroups * kComputeRegisters + kLoaderRegisters == (kWarpgroups + 1) * kLaunchRegisters);
 
-  static constexpr int kTokenBytes = kE4m3      ? e4m3_latent::kDim
-                                     : kFp8_584 ? fp8_584::kTokenBytes
-                                                : fp8_656::kTokenBytes;
-  static constexpr int kGroups = kFp8_584 ? fp8_584::kGroups : fp8_656::kGroups;  // with scales of their own
-  static constexpr int kBlockBytes = 64 * kTokenBytes;
+  // With scales of their own.
+  static constexpr int kGroups = (kVDim - (kRopeIsValue ? kRopeDim : 0)) / kTraits<kTokens_>.group;
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
   static constexpr int kQueryTiles = kChunks;
-  static constexpr int kRopeTiles = kFp8_584 ? kPlaces : 0;  // of P for RoPE, which is value, too
+  static constexpr int kRopeTiles = kRopeIsValue ? kPlaces : 0;  // of P for RoPE, which is value, too
 
   // In a team a unit of the output is kUnitColumns of one of a thread's four rows. An owner's own values of
   // its units go where P was: there is room for those of seven other CTAs (28 KB), not for eight.
@@ -92,7 +79,8 @@ struct Config {
   static constexpr int kTeamBytes = (kTeam - 1) * kOwnedUnits * int{sizeof(SentUnit)};
   // Four blocks may be worked on. A fifth, for which 8 rows leave room, gains nothing.
   static constexpr int kSlots = 4;
-  static constexpr int kBytes = (kQueryTiles + kPlaces + kRopeTiles) * kTileBytes + kSlots * kBlockBytes;
+  static constexpr int kBytes =
+      (kQueryTiles + kPlaces + kRopeTiles) * kTileBytes + kSlots * Kind::kBlockBytes;
   static_assert(kBytes + kReservedBytes + kTeamBytes <= 227 * 1024);
   static_assert(kTeam == 1 || kOwnedUnits * int{sizeof(SentUnit)} <= kPlaces * kTileBytes);
 };

@@ -3,7 +3,7 @@
 // queries have no factor, which is exact.
 //
 // Columns are in the order in which K's columns reach registers: lane t of a quad reads 32 of a token's 128
-// bytes (e4m3 latents, fp8_584: 16 of 64). Four of them are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a
+// bytes, or 16 of 64 (kInOrder). Four of them are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a
 // product's 16; of RoPE in bf16, eight bytes are.
 #pragma once
 
@@ -66,15 +66,15 @@ class QueryShare {
     for_each_unit([&](int i, int row, int unit) {
       const bool rope = Config::kE4m3 || unit >= kRopeUnit;
       const int tile = kInOrder ? unit / 8 : rope ? 8 : unit / 16 * 2 + unit / 2 % 2;
-      const int quad_lane = Config::kFp8_584 && rope ? unit % 4
-                            : kInOrder || rope       ? unit % 8 / 2
-                                                     : unit % 16 / 4;
+      const int quad_lane = kRopeOfHalves && rope ? unit % 4
+                            : kInOrder || rope    ? unit % 8 / 2
+                                                  : unit % 16 / 4;
       const bool as_half = Config::kE4m3 || !rope;
       const std::uint32_t pairs[4] = {values_[i].x, values_[i].y, values_[i].z, values_[i].w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float2 two = sm90::unpack<__nv_bfloat16>(pairs[j]);
-        put(shared.q[tile], row, Config::kFp8_584 && rope ? unit / 4 : unit, quad_lane, j,
+        put(shared.q[tile], row, kRopeOfHalves && rope ? unit / 4 : unit, quad_lane, j,
             as_half ? sm90::pack<__half>(two.x * scale, two.y * scale)
                     : sm90::pack<__nv_bfloat16>(two.x * scale, two.y * scale));
       }
@@ -128,8 +128,9 @@ class QueryShare {
     *reinterpret_cast<std::uint32_t*>(tile + sm90::unit_offset(row, half % 2 * 4 + j) + quad_lane * 4) = pair;
   }
 
-  static constexpr bool kInOrder = Config::kE4m3 || Config::kFp8_584;
-  static constexpr int kRopeUnit = Config::kFp8_584 ? fp8_584::kNopeDim / 8 : fp8_656::kLatentDim / 8;
+  static constexpr bool kInOrder = Config::kArrangement != Arrangement::kOneByOne;
+  static constexpr bool kRopeOfHalves = kInOrder && !Config::kE4m3;  // a tile of it is 64 bytes twice
+  static constexpr int kRopeUnit = (Config::kQkDim - kRopeDim) / 8;
   static constexpr int kInfinite = 0x7f80;
   static constexpr int kRowUnits = Config::kQueryTiles * 8;  // of eight columns
   static constexpr int kFirstUnits = query_parts::first_columns(Config::kQkDim) / 8;

@@ -62,8 +62,8 @@ template <class Config_>
 struct alignas(1024) SharedMemory {
   using Config = Config_;
 
-  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16; for fp8_656 RoPE in bf16, last
-  // P of a block; with fp8_584 then P for RoPE, without units and in bf16.
+  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16; RoPE in bf16, last, but for e4m3
+  // P of a block; where RoPE is value then P for it, without units and in bf16.
   std::uint8_t p[Config::kPlaces + Config::kRopeTiles][Config::kTileBytes];
   std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];  // tokens as they are in the cache
   union {

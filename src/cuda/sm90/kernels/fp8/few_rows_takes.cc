@@ -14,7 +14,7 @@ static_assert(fp8_656::kDim == e4m3_latent::kDim && fp8_656::kLatentDim == e4m3_
 
 std::optional<std::string> declines_cache(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
-  if (auto reason = cuda::declines_tokens(problem, {KvFormat::kFp8_656, KvFormat::kE4m3})) return reason;
+  if (auto reason = cuda::declines_tokens(problem, {}, cuda::kOneListFormats)) return reason;
   if (cache.qk_dim != fp8_656::kDim || cache.v_dim != fp8_656::kLatentDim) {
     return cuda::unknown_dimensions(problem, "576/512 is");
   }
@@ -22,7 +22,7 @@ std::optional<std::string> declines_cache(const DecodeProblem& problem) {
 }
 
 std::optional<std::string> declines_fp8_584(const DecodeProblem& problem) {
-  if (auto reason = cuda::declines_lists(problem, {KvFormat::kFp8_584})) return reason;
+  if (auto reason = cuda::declines_lists(problem, {}, cuda::kRopeRecordFormats)) return reason;
   if (!problem.sparse.enabled) {
     return "tokens of the fp8_584 cache come by page table; indices are accepted";
   }
@@ -30,7 +30,7 @@ std::optional<std::string> declines_fp8_584(const DecodeProblem& problem) {
 }
 
 std::optional<std::string> declines_records(const DecodeProblem& problem) {
-  if (auto reason = cuda::declines_lists(problem, {}, kRecordsTaken)) return reason;
+  if (auto reason = cuda::declines_lists(problem, {}, cuda::kByteScaleFormats)) return reason;
   if (!problem.sparse.enabled) {
     return message("tokens of the ", to_string(problem.cache.format),
                    " cache come by page table; indices are accepted");

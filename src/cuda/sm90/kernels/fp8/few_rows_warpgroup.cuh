@@ -96,7 +96,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     if (threadIdx.x < kRows) finish_row(first_row, threadIdx.x);
     if (!Config::kLists && is_poisoned()) [[unlikely]]
       spread_poison();
-    if constexpr (Config::kFp8_584) {
+    if constexpr (Config::kRopeIsValue) {
       if (me_ == 1) Block::put_rope_in_pairs(o_[kRopeChunk], thread());
     }
     if constexpr (Config::kEdges) turn_back();
@@ -121,12 +121,13 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   using Columns = typename Base::Columns;
   static constexpr int kLargestExponent = 9;
   static_assert(Config::kLargestP == 1 << kLargestExponent);
-  static constexpr bool kSumsLarge = Config::kE4m3 || Config::kFp8_584;  // of probabilities up to 2^9, not 1
+  static constexpr bool kSumsLarge =
+      Config::kE4m3 || Config::kRopeIsValue;  // of probabilities up to 2^9, not 1
   using Block =
       std::conditional_t<Config::kE4m3, E4m3Block<Config>,
-                         std::conditional_t<Config::kFp8_584, Fp8_584Block<Config>, Fp8_656Block<Config>>>;
+                         std::conditional_t<Config::kUe8m0, Fp8_584Block<Config>, Fp8_656Block<Config>>>;
   static constexpr int kColumns = kRows / 4;                  // of S^T and O^T, a thread's
-  static constexpr int kRopeChunk = Config::kPartChunks - 1;  // of fp8_584, the second warpgroup's
+  static constexpr int kRopeChunk = Config::kPartChunks - 1;  // if it is value: the second warpgroup's
 
   __device__ __forceinline__ const sm90::RowTile& tile() const {
     return work_->tile;
@@ -273,7 +274,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   __device__ __forceinline__ void score(int block, const fp8::RingPlace<Config>& place) {
     ptx::wait(shared_.full[place.slot()], place.parity());
     live_ = live_of(place.slot());
-    if constexpr (Config::kFp8_584) {
+    if constexpr (Config::kUe8m0) {
       units_ = Block::score(
           s_, block_address(place.slot()),
           ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0)),
@@ -307,9 +308,9 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     [[maybe_unused]] const std::uint32_t token =
         block_address(place_.slot()) + fragment().row * fp8_656::kTokenBytes;
     Units units = {};
-    if constexpr (Config::kFp8_584) {
+    if constexpr (Config::kUe8m0) {
       units = units_;
-    } else if constexpr (!Config::kE4m3) {
+    } else if constexpr (Config::kFp32Scales) {
       units = Block::units(token);
     }
     bool masked = false;
@@ -322,7 +323,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
       masked = true;
     }
     const int place = place_of(block);
-    if constexpr (!Config::kE4m3 && !Config::kFp8_584) {
+    if constexpr (Config::kFp32Scales) {
       Block::store_ratios(shared_.ratio[place], token, units, thread());
     }
     if (thread() == 0) shared_.flags[place] = Config::kE4m3 && masked ? kMasked : 0;
@@ -373,7 +374,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
       const int at = i / 2 * 4 + i % 2;
       p[at] = sm90::exp2_fast(s_[at] + low_log - base[i]);
       p[at + 2] = sm90::exp2_fast(s_[at + 2] + high_log - base[i]);
-      if constexpr (Config::kFp8_584) {
+      if constexpr (Config::kRopeIsValue) {
         without_units[at] = p[at] * low_share;
         without_units[at + 2] = p[at + 2] * high_share;
         sums[i] = without_units[at] + without_units[at + 2];
@@ -382,7 +383,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
       }
       largest = fmaxf(largest, fmaxf(p[at], p[at + 2]));
     }
-    if constexpr (Config::kFp8_584) {
+    if constexpr (Config::kRopeIsValue) {
       sm90::store_probabilities<__nv_bfloat16, kRows>(ptx::shared_address(shared_.p[Config::kPlaces + place]),
                                                       without_units, thread());
     }
@@ -457,7 +458,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
       add_e4m3_values(slot, p);
       return;
     }
-    if constexpr (Config::kFp8_584) {
+    if constexpr (Config::kUe8m0) {
       Block::multiply(o_, block_address(slot), me_, thread(), shared_.ratio[place], p,
                       [&] { finish_products(); });
       return release(slot);
@@ -561,7 +562,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   float scale_ = 0;               // of scores, to base 2; of e4m3 each row has its own
   std::uint64_t live_ = 0;        // which tokens of this warpgroup's block count
   bool has_taken_query_ = false;  // of two lists: the call's first
-  Units units_;                   // fp8_584: of this thread's tokens of this warpgroup's block
+  Units units_;                   // kUe8m0: of this thread's tokens of this warpgroup's block
   Columns sums_;                  // of this thread's tokens
   edges::Angle angle_;            // by which this thread's RoPE columns of the output are turned
   float s_[kRows / 2];

@@ -26,7 +26,7 @@ constexpr cuda::InstanceKey e4m3_key(int tile_rows, cuda::Loading loading, int t
 }
 /// fp8_584. `alone`, with few rows: a CTA has a share of one item, or whole items by kTurns.
 constexpr cuda::InstanceKey fp8_584_key(int tile_rows, bool alone = false) {
-  return {Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, tile_rows, cuda::Loading::kFp8_584, 1, 1, alone};
+  return {Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, tile_rows, cuda::Loading::kRopeRecords, 1, 1, alone};
 }
 /// Records. `alone`: as with fp8_584.
 constexpr cuda::InstanceKey records_key(int tile_rows, bool alone) {

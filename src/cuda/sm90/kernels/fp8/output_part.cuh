@@ -92,7 +92,8 @@ class OutputPart {
     for (auto& chunk : o) ptx::pin_registers(chunk);
   }
 
-  /// Of the block in that slot, whose V is next. `seen(n)`: what row n sees, from the block's first token on.
+  /// For the block in that slot, whose V is next. `seen(n)`: what row n sees, from the block's first token
+  /// on.
   template <class Seen>
   __device__ __forceinline__ void keep_from_poison(int slot, std::uint16_t (*ratio)[64],
                                                    std::uint64_t partial, Seen seen) {

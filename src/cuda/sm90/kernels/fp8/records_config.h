@@ -13,7 +13,7 @@ namespace flashlatent::fp8::records {
 struct AnyConfig {
   using Element = __nv_bfloat16;
   static constexpr Tokens kTokens = Tokens::kRecords;
-  static constexpr bool kE4m3 = false, kFp8_584 = false;
+  static constexpr bool kE4m3 = false;
   static constexpr bool kListsInRegisters = true;  // in the loader
 
   static constexpr int kQkDim = mxfp8_528::kDim, kVDim = kQkDim;

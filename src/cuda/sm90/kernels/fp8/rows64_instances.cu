@@ -28,7 +28,7 @@ constinit const Rows64Instances kRows64Instances = cuda::of_keys(
                                   of_e4m3<Tokens::kE4m3Boxes>(cuda::Loading::kBoxes),
                                   of_e4m3<Tokens::kE4m3Tokens>(cuda::Loading::kTokens),
                                   {.key = fp8_584_key(kRows64),
-                                   .kernel = compiled<Tokens::kFp8_584>(),
+                                   .kernel = compiled<Tokens::kRopeRecords>(),
                                    .boxes = {.query = cuda::query_chunks_map, .query_lines = false},
                                    .merges = true}}});
 

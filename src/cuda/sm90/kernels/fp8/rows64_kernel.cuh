@@ -74,9 +74,9 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const sm9
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
                                      const CUtensorMap& kv_map) {
-  // Not load_blocks(): for fp8_656 the loader would spill 30 words.
+  // Not load_blocks(): without lists the loader would spill 30 words.
   using BlockLoader = LoaderOf<SharedMemory<Config>>;
-  if constexpr (Config::kFp8_584) {
+  if constexpr (Config::kLists) {
     load_lists(
         args, shared.segments, first_by_shapes(args),
         ListedSegments<SharedMemory<Config>>(args.cache, shared, threadIdx.x - Config::kComputeThreads));
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
   static_assert(offsetof(SharedMemory<Config>, blocks) - offsetof(SharedMemory<Config>, p) ==
-                (Config::kFp8_584 ? 2 : 1) * Config::kTileBytes);
+                (Config::kRopeIsValue ? 2 : 1) * Config::kTileBytes);
   if (threadIdx.x == Config::kOutputThreads && args.query.rows_in_boxes)
     sm90::prefetch_query_maps<Config::kQkDim>(query_maps);
   if (Config::kBoxes && threadIdx.x == Config::kComputeThreads) ptx::prefetch_map(kv_map);

@@ -4,8 +4,8 @@
 // Four threads each have 16 tokens of a row of P. A row's base seldom moves, so no maximum is computed:
 // probabilities are computed with the base so far, and again if any is too large (few_rows_warpgroup.cuh).
 //
-// With fp8_584 RoPE is value, too: the last 64 columns of the right warpgroup, multiplied unconverted by P in
-// bf16 without units, so the size of the token's scales does not matter.
+// Where RoPE is value, too (kRopeIsValue), it is the last 64 columns of the right warpgroup, multiplied
+// unconverted by P in bf16 without units, so the size of the token's scales does not matter.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/e4m3_block.cuh"
@@ -73,7 +73,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// Writes the segment's result.
   __device__ __forceinline__ void finish(const sm90::Work& work) {
     shared_.by_sharer[sharer()][row()] = sum_;
-    if constexpr (Config::kFp8_584) {
+    if constexpr (Config::kRopeIsValue) {
       if (has_rope()) pair_rope();
     }
     if constexpr (Config::kEdges) {
@@ -166,10 +166,10 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     return shared_.scores.of_token[sharer() * kTokens + i][Scores<Config>::place(i, row())];
   }
 
-  /// This thread's values of P, two a word: times units, and with fp8_584 also without units, in bf16.
+  /// This thread's values of P, two a word: times units, and for RoPE also without units, in bf16.
   struct Probabilities {
     std::uint32_t in_units[kTokens / 2];
-    std::uint32_t plain[Config::kFp8_584 ? kTokens / 2 : 1];
+    std::uint32_t plain[Config::kRopeIsValue ? kTokens / 2 : 1];
   };
   /// Computes probabilities relative to the base so far, and their sum without units. Is any too large?
   __device__ __forceinline__ bool take_exponentials(Probabilities& probabilities) {
@@ -185,7 +185,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
         block_sum_ += (x[0] + x[1]) + (x[2] + x[3]);
       } else {
         const float4 share = *reinterpret_cast<const float4*>(&tokens().share[sharer() * kTokens + i]);
-        if constexpr (Config::kFp8_584) {
+        if constexpr (Config::kRopeIsValue) {
           const float y[4] = {x[0] * share.x, x[1] * share.y, x[2] * share.z, x[3] * share.w};
           block_sum_ += (y[0] + y[1]) + (y[2] + y[3]);
           probabilities.plain[i / 2] = sm90::pack<__nv_bfloat16>(y[0], y[1]);
@@ -224,7 +224,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
         return make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
       };
       ptx::store_16_bytes(unit, of(p.in_units));
-      if constexpr (Config::kFp8_584) ptx::store_16_bytes(unit + kPlainAfter, of(p.plain));
+      if constexpr (Config::kRopeIsValue) ptx::store_16_bytes(unit + kPlainAfter, of(p.plain));
     }
     ptx::fence_for_async_proxy();
   }
@@ -270,15 +270,15 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// made before P is ready.
   __device__ __forceinline__ void begin_product() {
     load_values(value_row(), 0);
-    if constexpr (Config::kTokens == Tokens::kFp8_656) load_ratios(0);
+    if constexpr (Config::kFp32Scales) load_ratios(0);
     widen_values(a_[0], 0);
     load_values(value_row(), 1);
   }
-  /// Bytes of a step, and with fp8_584 its ratios. `row`: value_row().
+  /// Bytes of a step, and with kUe8m0 its ratios. `row`: value_row().
   __device__ __forceinline__ void load_values(std::uint32_t row, int step) {
     constexpr int kChunkStep = Config::kE4m3 ? sm90::atoms::kAtomBytes : 64;
     ptx::load_matrices_transposed(bytes_, row + step / 2 * kChunkStep + step % 2 * 32 * Config::kTokenBytes);
-    if constexpr (Config::kFp8_584) {
+    if constexpr (Config::kUe8m0) {
       const auto& of_group = tokens().ratio[me_ * Config::kPartGroups + step / 2];
       const uint4 ratios = *reinterpret_cast<const uint4*>(&of_group[thread() % 4 * 16 + step % 2 * 8]);
       ratio_[0] = ratios.x, ratio_[1] = ratios.y, ratio_[2] = ratios.z, ratio_[3] = ratios.w;
@@ -288,7 +288,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   __device__ __forceinline__ void widen_values(std::uint32_t (*a)[4], int half) {
     if constexpr (Config::kE4m3) {
       fp8::widen_values(a, bytes_);
-    } else if constexpr (Config::kFp8_584) {
+    } else if constexpr (Config::kUe8m0) {
       fp8::widen_values(a, bytes_, ratio_);
     } else {
       fp8::widen_values(a, bytes_, ratio_ + half * 4);
@@ -296,13 +296,13 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   }
   /// Ratios of a group of V.
   __device__ __forceinline__ void load_ratios(int group) {
-    if constexpr (Config::kTokens == Tokens::kFp8_656)
+    if constexpr (Config::kFp32Scales)
       Base::load_ratios(ratio_, tokens().ratio[me_ * Config::kPartGroups + group]);
   }
   __device__ __forceinline__ std::uint32_t value_row() const {
     if constexpr (Config::kE4m3) {
       return E4m3Block<Config>::value_row(ptx::shared_address(shared_.blocks[slot_.slot()]), me_, thread());
-    } else if constexpr (Config::kFp8_584) {
+    } else if constexpr (Config::kPairs) {
       return ptx::shared_address(shared_.blocks[slot_.slot()]) + pairs::data_offset(thread() % 32) +
              me_ * Config::kPartDim + thread() / 32 * 16;
     } else {
@@ -310,7 +310,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     }
   }
   __device__ __forceinline__ void multiply() {
-    if constexpr (Config::kFp8_584) {
+    if constexpr (Config::kRopeIsValue) {
       if (has_rope()) return add_product<true>();
     }
     add_product<false>();
@@ -428,7 +428,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
 
   /// The final output.
   __device__ __forceinline__ void write() const {
-    if constexpr (Config::kFp8_584) return write_without_branches();
+    if constexpr (Config::kRopeIsValue) return write_without_branches();
     const int first = first_column();
     sm90::put_rows<Threads>(
         o_, [&](int n) { return shared_.row_place[n].out; }, [&](int n) { return shared_.factor[n]; },
@@ -470,7 +470,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     const float sum = (sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]);
     const auto first_row = [&] { return this->partial_row(work); };
     float factor;
-    if constexpr (Config::kFp8_584) {
+    if constexpr (Config::kLists) {
       factor = Base::template finish_row<Config::kLargestP>(
           work, first_row, n, base_, sum / (1 << Config::kLargestP),
           [&](const auto&) { return shared_.lists.sink[n]; });
@@ -488,7 +488,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
         o_, me_, shared_.partial.bounds, shared_.partial.scale);
     const auto word_of = [&](int pair) { return halves.word_of(thread() / 32, pair); };
     halves.write(args_.partial, this->partial_row(work), work, shared_.factor,
-                 Config::kFp8_584 ? word_of(last_pair()) - word_of(thread() % 32 / 4) : 0);
+                 Config::kRopeIsValue ? word_of(last_pair()) - word_of(thread() % 32 / 4) : 0);
   }
 
   const sm90::QueryMaps& query_maps_;
@@ -497,8 +497,8 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   std::uint32_t parity_ = 0;     // of the next block, and place of its tokens' scales
   float base_, sum_;             // of this thread's row; -inf: no base yet
   float block_sum_;              // this thread's sum of the block
-  // For the product under way: bytes of V and operands of two steps, ratios of a group (fp8_584: of a step).
-  std::uint32_t bytes_[4], ratio_[Config::kFp8_584 ? 4 : 8];
+  // For the product under way: bytes of V and operands of two steps, ratios of a group (kUe8m0: of a step).
+  std::uint32_t bytes_[4], ratio_[Config::kUe8m0 ? 4 : 8];
   std::uint32_t a_[2][2][4];
   typename Base::Accumulators o_;
 };

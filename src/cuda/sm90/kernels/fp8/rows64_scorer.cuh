@@ -2,7 +2,7 @@
 //
 // K comes to registers as it is in the cache and becomes fp16 there, in units of its token
 // (math/fp8_units.cuh), so that all groups of a token add up in one sum. Units are added to the exponents.
-// e4m3 latents have no units. fp8_584 differs by its scales (scales_584.cuh).
+// e4m3 latents have no units. Scales of ue8m0 have a score of their own (scales_584.cuh).
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/e4m3_block.cuh"
@@ -20,9 +20,9 @@ class Scorer {
   __device__ __forceinline__ Scorer(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
                                     const sm90::QueryMaps& query_maps)
       : shared_(shared), args_(args), query_(shared, args, query_maps) {
-    own_ = Config::kE4m3      ? sm90::atoms::block_offset<Config::kChunks>(fragment().row, 0, thread() % 4)
-           : Config::kFp8_584 ? pairs::data_offset(fragment().row) + thread() % 4
-                              : fragment().row * fp8_656::kTokenBytes + thread() % 4;
+    own_ = Config::kE4m3    ? sm90::atoms::block_offset<Config::kChunks>(fragment().row, 0, thread() % 4)
+           : Config::kPairs ? pairs::data_offset(fragment().row) + thread() % 4
+                            : fragment().row * fp8_656::kTokenBytes + thread() % 4;
     // A shuffle from itself: ptxas cannot recompute a shuffle's result for each block, which would wait for
     // it.
     own_ = __shfl_sync(0xffffffff, own_, threadIdx.x % 32);
@@ -52,13 +52,13 @@ class Scorer {
 
   /// All blocks of a segment that has blocks.
   __device__ __forceinline__ void attend(const sm90::Work& work) {
-    // Of the first row, from the block on.
+    // What the first row sees, from the block on.
     int limit = Config::kRowsAlike ? 0 : rows().seen_by_all(work).end - work.segment.block_begin * 64;
 #pragma unroll 1
     for (int left = work.blocks(); left > 0; --left) {
       if constexpr (Config::kE4m3) {
         score_e4m3();
-      } else if constexpr (Config::kFp8_584) {
+      } else if constexpr (Config::kUe8m0) {
         score_584();
       } else {
         score();
@@ -86,7 +86,7 @@ class Scorer {
   __device__ __forceinline__ static sm90::Fragment fragment() {
     const sm90::Fragment own = sm90::fragment_of(thread());
     // Two tokens of an atom are adjacent, and the tokens of a pair lie in different banks.
-    if constexpr (Config::kTokens != Tokens::kFp8_656) return own;
+    if constexpr (Config::kArrangement != Arrangement::kOneByOne) return own;
     const int i = own.row % 8;
     return {own.row - i + i % 2 * 4 + i / 2, own.column};
   }
@@ -350,7 +350,7 @@ class Scorer {
             make_float2(s_[4 * j + 2 * half], s_[4 * j + 2 * half + 1]);
       }
     }
-    if (Config::kFp8_584 && finds_rows && thread() < kRows) find_row(shared_, args_, work.tile, thread());
+    if (Config::kLists && finds_rows && thread() < kRows) find_row(shared_, args_, work.tile, thread());
     ptx::arrive(shared_.scored);
     ptx::arrive(shared_.empty[slot_.slot()]);
   }

@@ -22,13 +22,14 @@ struct Scores {
   float of_token[64][sm90::kTileRows];
 
   __device__ __forceinline__ static int place(int token, int row) {
-    return row ^ (Config::kTokens != Tokens::kFp8_656 ? token % 4 : token % 2 * 2 + token / 4 % 2) * 8;
+    return row ^
+           (Config::kArrangement != Arrangement::kOneByOne ? token % 4 : token % 2 * 2 + token / 4 % 2) * 8;
   }
 };
 
-/// For a block's tokens, with fp8_656 and fp8_584: ratios of V's scales to the token's unit
-/// (math/fp8_units.cuh), and the factor of a probability times its unit in the row's sum. The eighth group of
-/// fp8_584 is RoPE, which has no ratio.
+/// For a block's tokens that have scales of their own: ratios of V's scales to the token's unit
+/// (math/fp8_units.cuh), and the factor of a probability times its unit in the row's sum. RoPE's group has no
+/// ratio where RoPE is value.
 template <class Config>
 struct alignas(16) TokenScales {
   std::uint16_t ratio[Config::kGroups][64];
@@ -38,16 +39,15 @@ struct alignas(16) TokenScales {
 /// The place of a token's ratio among a group's.
 template <class Config>
 __device__ __forceinline__ int ratio_place(int token) {
-  return Config::kFp8_584 ? ratio_place_584(token) : token;
+  return Config::kUe8m0 ? ratio_place_584(token) : token;
 }
 
-/// Additions for fp8_584: P without units in bf16, for RoPE's columns of V, and what the loader keeps of
-/// lists.
+/// Where RoPE is value: P without units in bf16, for its columns of V.
 template <class Config>
 struct PlainP {
   std::uint8_t p[Config::kTileBytes];
 };
-/// A loading warp's lists: of the present segment and of the next one.
+/// With two lists: a loading warp's, of the present segment and of the next one.
 struct ListedRanges {
   sm90::ListedRange of[2];
 };
@@ -95,11 +95,11 @@ struct alignas(1024) SharedMemory {
       float scale[Config::kOutputs][Config::kRows];      // factors to fp16
     } partial;
   };
-  [[no_unique_address]] std::conditional_t<Config::kFp8_584, PlainP<Config>, None> plain;
+  [[no_unique_address]] std::conditional_t<Config::kRopeIsValue, PlainP<Config>, None> plain;
   std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];  // tokens as they are in the cache
   Scores<Config> scores;
   TokenScales<Config> tokens[Config::kSlots];
-  [[no_unique_address]] std::conditional_t<Config::kFp8_584, LoadedLists, None> lists;
+  [[no_unique_address]] std::conditional_t<Config::kLists, LoadedLists, None> lists;
   [[no_unique_address]] std::conditional_t<Config::kEdges, LayerEdges, NoEdges> edges;
   float by_sharer[Config::kSharers][Config::kRows];  // maxima, sums
   float factor[Config::kRows];                       // by which outputs shrink, or what they end with
@@ -130,7 +130,7 @@ __device__ __forceinline__ void find_row(SharedMemory<Config>& shared, const sm9
                                          const sm90::RowTile& tile, int n) {
   if constexpr (!Config::kRowsAlike) shared.output_rows.find(args, tile, n);
   shared.row_place[n] = sm90::RowPlace<typename Config::Element>::find(args, tile, n);
-  if constexpr (Config::kFp8_584) {  // to avoid a trip to memory at the end
+  if constexpr (Config::kLists) {  // to avoid a trip to memory at the end
     if (args.output.sink != nullptr && n < tile.rows) {
       shared.lists.sink[n] = __ldg(args.output.sink + tile.head(args.query, n));
     }
@@ -144,7 +144,7 @@ __device__ __forceinline__ void find_row(SharedMemory<Config>& shared, const sm9
 /// previous rows. Rows are not needed before the end.
 template <class Config>
 __device__ __forceinline__ bool finds_rows_ahead(const sm90::Work& work) {
-  return Config::kFp8_584 && work.blocks() > 1;
+  return Config::kLists && work.blocks() > 1;
 }
 
 inline constexpr int kMaxSharedBytes = 227 * 1024;

@@ -2,9 +2,7 @@
 // launches.
 #pragma once
 
-#include <algorithm>
-#include <iterator>
-
+#include "cuda/host/latent_problem.h"
 #include "cuda/sm90/kernels/fp8/keys.h"
 #include "kernel/decode_kernel.h"
 
@@ -15,13 +13,12 @@ inline bool is_e4m3(const DecodeProblem& problem) {
 }
 
 inline bool is_fp8_584(const DecodeProblem& problem) {
-  return problem.cache.format == KvFormat::kFp8_584;
+  return cuda::is_in(cuda::kRopeRecordFormats, problem.cache.format);
 }
 
-/// The records that these kernels take. fp8_528, whose scales are fp32, goes by converted tiles.
-inline constexpr KvFormat kRecordsTaken[] = {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288};
+/// Records. fp8_528, whose scales are fp32, goes by converted tiles.
 inline bool is_of_records(const DecodeProblem& problem) {
-  return std::ranges::find(kRecordsTaken, problem.cache.format) != std::end(kRecordsTaken);
+  return cuda::is_in(cuda::kByteScaleFormats, problem.cache.format);
 }
 
 /// Why none of these kernels takes the problem's cache; nothing if they may, by rows or queries.

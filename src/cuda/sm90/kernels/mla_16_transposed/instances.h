@@ -12,7 +12,7 @@ using E4m3Instances = std::array<cuda::DenseInstance, kE4m3Keys.size()>;
 
 extern const Instances kLowInstances;
 extern const Fp8Instances kInstancesFp8_656;
-extern const Fp8Instances kInstancesFp8_584;
+extern const Fp8Instances kInstancesRopeRecords;
 extern const Fp8Instances kInstancesListed;
 extern const Fp8Instances kInstancesRecords;
 extern const E4m3Instances kInstancesE4m3;

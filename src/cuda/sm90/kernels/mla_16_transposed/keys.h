@@ -15,8 +15,8 @@ inline constexpr int kTileRows = 16, kLowTileRows = 8;
 inline constexpr auto kLowKeys = cuda::plain_keys(576, 512, kLowTileRows);
 inline constexpr std::array<cuda::InstanceKey, 1> kFp8Keys = {
     {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kFp8}}};
-inline constexpr std::array<cuda::InstanceKey, 1> kFp8_584Keys = {
-    {{Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kFp8_584}}};
+inline constexpr std::array<cuda::InstanceKey, 1> kRopeRecordKeys = {
+    {{Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kRopeRecords}}};
 /// mxfp8_528, nvfp4_288, fp8_528.
 constexpr cuda::InstanceKey records_key(bool turns = false) {
   return {Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kRecords, 1, 1, turns};
@@ -33,11 +33,11 @@ inline constexpr std::array<cuda::InstanceKey, 1> kListedKeys = {
     {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kListedFp8}}};
 
 /// For CTAs with a share of one item, by lists.
-inline constexpr std::array kShareKeys = {kFp8_584Keys[0], kListedKeys[0], kRecordsKeys[0]};
+inline constexpr std::array kShareKeys = {kRopeRecordKeys[0], kListedKeys[0], kRecordsKeys[0]};
 
 /// The keys of instances for sparse prefill, by lists.
 inline constexpr std::array<cuda::InstanceKey, 2> kTurnsKeys = {
-    {{Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kFp8_584, 1, 1, true},
+    {{Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kRopeRecords, 1, 1, true},
      {Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kListedFp8, 1, 1, true}}};
 constexpr cuda::InstanceKey e4m3_turns_key(int qk_dim) {
   return {Dtype::kU8, qk_dim, e4m3_latent::kLatentDim, kTileRows, cuda::Loading::kListedFp8, 1, 1, true};

@@ -14,7 +14,7 @@ Status launch(const DecodeCall& call) {
     if (has_one_item(c.problem, c.geometry)) {
       return cuda::find_instance({kShares}, key_of(c.problem, loading));
     }
-    return cuda::find_instance({kLowInstances, kInstancesFp8_656, kInstancesFp8_584, kInstancesListed,
+    return cuda::find_instance({kLowInstances, kInstancesFp8_656, kInstancesRopeRecords, kInstancesListed,
                                 kInstancesE4m3, kInstancesRecords},
                                key_of(c.problem, loading));
   });

@@ -36,13 +36,10 @@ constexpr int kMostRows = mla_16_transposed::kTileRows;
 
 /// By two lists. No other kernel takes these from fp8_656 and e4m3 with RoPE, so any number of rows is taken.
 std::optional<std::string> declines_listed(const DecodeProblem& problem) {
-  if (auto reason = declines_lists(problem, {KvFormat::kFp8_584, KvFormat::kFp8_656, KvFormat::kE4m3},
-                                   kRecordFormats)) {
-    return reason;
-  }
+  if (auto reason = declines_lists(problem, {}, kByteFormats)) return reason;
   if (auto reason = declines_e4m3_products(problem)) return reason;
   const InstanceKey key = mla_16_transposed::key_of(problem, loading_of(problem));
-  if (!is_listed({mla_16_transposed::kFp8_584Keys, mla_16_transposed::kRecordsKeys,
+  if (!is_listed({mla_16_transposed::kRopeRecordKeys, mla_16_transposed::kRecordsKeys,
                   mla_16_transposed::kListedKeys, mla_16_transposed::kE4m3Keys},
                  key))
     return unknown_dimensions(problem, "576/512 is");
@@ -54,9 +51,7 @@ std::optional<std::string> declines_listed(const DecodeProblem& problem) {
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (goes_by_lists(problem)) return declines_listed(problem);
-  if (auto reason = declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kE4m3})) {
-    return reason;
-  }
+  if (auto reason = declines_tokens(problem, {KvFormat::kPlain}, kOneListFormats)) return reason;
   if (auto reason = declines_e4m3_products(problem)) return reason;
   const InstanceKey key = mla_16_transposed::key_of(problem, loading_of(problem));
   if (!is_listed({mla_16_transposed::kLowKeys, mla_16_transposed::kFp8Keys, mla_16_transposed::kE4m3Keys},

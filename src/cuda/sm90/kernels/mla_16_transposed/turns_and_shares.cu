@@ -15,7 +15,7 @@ constexpr cuda::DenseInstance kRecordsShare =
 
 constinit const Table<kTurnsKeys> kTurns = cuda::of_keys(
     kTurnsKeys,
-    Table<kTurnsKeys>{{fp8_instance<512, ListedFp8_584, Told::kTurns>(Dtype::kBF16, Loading::kFp8_584),
+    Table<kTurnsKeys>{{fp8_instance<512, ListedFp8_584, Told::kTurns>(Dtype::kBF16, Loading::kRopeRecords),
                        fp8_instance<576, ListedFp8_656, Told::kTurns>(Dtype::kBF16, Loading::kListedFp8)}});
 constinit const Table<kTurnsE4m3Keys> kTurnsE4m3 =
     cuda::of_keys(kTurnsE4m3Keys,
@@ -27,7 +27,7 @@ constinit const Fp8Instances kTurnsRecords = cuda::of_keys(
     Fp8Instances{{fp8_instance<512, ListedRecords, Told::kTurns>(Dtype::kBF16, Loading::kRecords)}});
 constinit const Table<kShareKeys> kShares = cuda::of_keys(
     kShareKeys,
-    Table<kShareKeys>{{fp8_instance<512, ListedFp8_584, Told::kShare>(Dtype::kBF16, Loading::kFp8_584),
+    Table<kShareKeys>{{fp8_instance<512, ListedFp8_584, Told::kShare>(Dtype::kBF16, Loading::kRopeRecords),
                        fp8_instance<576, ListedFp8_656, Told::kShare>(Dtype::kBF16, Loading::kListedFp8),
                        kRecordsShare}});
 

@@ -17,7 +17,7 @@ extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
 extern const Fp8Instances kInstancesFp8_656;
-extern const Fp8Instances kInstancesFp8_584;
+extern const Fp8Instances kInstancesRopeRecords;
 extern const Fp8Instances kInstancesRecords;
 extern const E4m3Instances kInstancesE4m3;
 extern const ListedInstances kInstancesListed;
@@ -26,7 +26,7 @@ extern const std::array<cuda::DenseInstance, kAnyTeamKeys.size()> kAnyTeams;
 extern const std::array<cuda::DenseInstance, kEdgesTeamKeys.size()> kEdgesTeams;
 extern const ShapeInstances kShares576x512;
 extern const Fp8ShareInstances kSharesFp8_656;
-extern const Fp8Instances kSharesFp8_584;
+extern const Fp8Instances kSharesRopeRecords;
 extern const Fp8Instances kSharesRecords;
 extern const ListedInstances kSharesListed;
 // For sparse prefill:

@@ -17,9 +17,10 @@ constinit const Fp8Instances kInstancesFp8_656 = cuda::of_keys(
     kFp8Keys, Fp8Instances{{fp8_instance<576, 2, sm90::Fp8UnitLoader>(Dtype::kBF16, Loading::kFp8),
                             fp8_instance<576, 1, Fp8_656FromRegisters<1>>(Dtype::kBF16, Loading::kFp8)}});
 
-constinit const Fp8Instances kInstancesFp8_584 = cuda::of_keys(
-    kFp8_584Keys, Fp8Instances{{fp8_instance<512, 2, ListedFp8_584<2>>(Dtype::kBF16, Loading::kFp8_584),
-                                fp8_instance<512, 1, ListedFp8_584<1>>(Dtype::kBF16, Loading::kFp8_584)}});
+constinit const Fp8Instances kInstancesRopeRecords = cuda::of_keys(
+    kRopeRecordKeys,
+    Fp8Instances{{fp8_instance<512, 2, ListedFp8_584<2>>(Dtype::kBF16, Loading::kRopeRecords),
+                  fp8_instance<512, 1, ListedFp8_584<1>>(Dtype::kBF16, Loading::kRopeRecords)}});
 
 constinit const E4m3Instances kInstancesE4m3 = cuda::of_keys(
     kE4m3Keys, E4m3Instances{{fp8_instance<576, 2, E4m3FromRegisters<2>>(Dtype::kU8, Loading::kFp8),

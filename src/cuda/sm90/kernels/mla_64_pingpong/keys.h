@@ -18,10 +18,10 @@ constexpr cuda::InstanceKey fp8_key(int cluster) {
 }
 inline constexpr std::array kFp8Keys = {fp8_key(2), fp8_key(1)};
 
-constexpr cuda::InstanceKey fp8_584_key(int cluster) {
-  return {Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kFp8_584, cluster};
+constexpr cuda::InstanceKey rope_record_key(int cluster) {
+  return {Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kRopeRecords, cluster};
 }
-inline constexpr std::array kFp8_584Keys = {fp8_584_key(2), fp8_584_key(1)};
+inline constexpr std::array kRopeRecordKeys = {rope_record_key(2), rope_record_key(1)};
 
 /// mxfp8_528, nvfp4_288, fp8_528.
 constexpr cuda::InstanceKey records_key(int cluster, bool turns = false) {
@@ -56,7 +56,7 @@ inline constexpr std::array kTeamKeys576x512 = {team_key(Dtype::kBF16, 2), team_
 /// A team of any size up to this; its CTAs have so many blocks each at most.
 inline constexpr int kMostTeam = 16, kMostTeamBlocks = 2;
 constexpr cuda::InstanceKey any_team_key() {
-  cuda::InstanceKey key = fp8_584_key(1);
+  cuda::InstanceKey key = rope_record_key(1);
   key.team = 0;
   return key;
 }
@@ -77,7 +77,7 @@ inline constexpr std::array kEdgesTeamKeys = {edges_team_key()};
 /// For CTAs, or with fp8_656 clusters, that have a share of one item.
 inline constexpr auto kShareKeys576x512 = cuda::plain_keys(576, 512, kTileRows);
 inline constexpr std::array kFp8ShareKeys = {fp8_key(2)};
-inline constexpr auto kFp8_584ShareKeys = kFp8_584Keys;
+inline constexpr auto kRopeRecordShareKeys = kRopeRecordKeys;
 inline constexpr auto kRecordsShareKeys = kRecordsKeys;
 inline constexpr auto kListedShareKeys = kListedKeys;
 
@@ -90,8 +90,8 @@ inline constexpr std::array kTurnsKeys = {turns_key(Dtype::kBF16, 576, cuda::Loa
                                           turns_key(Dtype::kBF16, 512, cuda::Loading::kTokens),
                                           turns_key(Dtype::kF16, 512, cuda::Loading::kTokens)};
 inline constexpr std::array kTurnsFp8Keys = {turns_key(Dtype::kBF16, 576, cuda::Loading::kFp8),
-                                             turns_key(Dtype::kBF16, 512, cuda::Loading::kFp8_584, 2),
-                                             turns_key(Dtype::kBF16, 512, cuda::Loading::kFp8_584)};
+                                             turns_key(Dtype::kBF16, 512, cuda::Loading::kRopeRecords, 2),
+                                             turns_key(Dtype::kBF16, 512, cuda::Loading::kRopeRecords)};
 inline constexpr std::array kTurnsListedKeys = {turns_key(Dtype::kBF16, 512, cuda::Loading::kListedFp8),
                                                 turns_key(Dtype::kBF16, 512, cuda::Loading::kListedTokens),
                                                 turns_key(Dtype::kF16, 512, cuda::Loading::kListedTokens)};

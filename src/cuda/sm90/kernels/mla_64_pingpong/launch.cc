@@ -13,7 +13,7 @@ using cuda::Loading;
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster, int team = 1) {
   return cuda::find_instance(
-      {kInstances576x512, kInstances512x512, kInstances320x256, kInstancesFp8_656, kInstancesFp8_584,
+      {kInstances576x512, kInstances512x512, kInstances320x256, kInstancesFp8_656, kInstancesRopeRecords,
        kInstancesRecords, kInstancesE4m3, kInstancesListed, kTeams576x512},
       key_of(problem, loading, cluster, team));
 }
@@ -48,7 +48,7 @@ Status launch(const DecodeCall& call) {
       // Shares by boxes take Q by TMA alone (Config::kQueryInLine).
       if (key.loading == Loading::kBoxes && !cuda::rows_in_boxes(p, c.inputs)) key.loading = Loading::kTokens;
       return cuda::find_instance(
-          {kShares576x512, kSharesFp8_656, kSharesFp8_584, kSharesRecords, kSharesListed}, key);
+          {kShares576x512, kSharesFp8_656, kSharesRopeRecords, kSharesRecords, kSharesListed}, key);
     }
     const int team = c.geometry.team;
     if (team == 1) return find(p, loading, cluster_of(p, c.geometry, loading));
@@ -60,7 +60,7 @@ Status launch(const DecodeCall& call) {
 Status launch_teams(const DecodeCall& call) {
   return cuda::launch_dense(call, [](const DecodeCall& c, Loading) {
     if (cuda::has_edges(c.inputs, c.outputs)) return cuda::find_instance({kEdgesTeams}, edges_team_key());
-    const bool records = c.problem.cache.format != KvFormat::kFp8_584;
+    const bool records = cuda::loading_of(c.problem) == Loading::kRecords;
     return cuda::find_instance({kAnyTeams}, records ? records_team_key() : any_team_key());
   });
 }

@@ -14,10 +14,10 @@ constinit const Fp8ShareInstances kSharesFp8_656 = cuda::of_keys(
     kFp8ShareKeys,
     Fp8ShareInstances{{share_instance<Bf16, 576, 2, Fp8_656FromRegisters<2>>(Dtype::kBF16, Loading::kFp8)}});
 
-constinit const Fp8Instances kSharesFp8_584 = cuda::of_keys(
-    kFp8_584ShareKeys,
-    Fp8Instances{{share_instance<Bf16, 512, 2, ListedFp8_584<2>>(Dtype::kBF16, Loading::kFp8_584),
-                  share_instance<Bf16, 512, 1, ListedFp8_584<1>>(Dtype::kBF16, Loading::kFp8_584)}});
+constinit const Fp8Instances kSharesRopeRecords = cuda::of_keys(
+    kRopeRecordShareKeys,
+    Fp8Instances{{share_instance<Bf16, 512, 2, ListedFp8_584<2>>(Dtype::kBF16, Loading::kRopeRecords),
+                  share_instance<Bf16, 512, 1, ListedFp8_584<1>>(Dtype::kBF16, Loading::kRopeRecords)}});
 
 constinit const ListedInstances kSharesListed = cuda::of_keys(
     kListedShareKeys,

@@ -5,7 +5,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/host/if_compiled.h"
 #include "cuda/host/latent_problem.h"
-#include "plan/host_plan.h"
+#include "plan/schedule.h"
 
 namespace flashlatent::mla_64_pingpong {
 
@@ -31,7 +31,8 @@ bool has_shares(const schedule::Geometry& g) {
 
 bool has_listed_shares(const DecodeProblem& problem, const schedule::Geometry& g) {
   return cuda::goes_by_lists(problem) && cuda::has_rows_alike(problem) &&
-         cuda::is_listed({kFp8_584ShareKeys, kRecordsShareKeys, kListedShareKeys}, share_key_of(problem, g));
+         cuda::is_listed({kRopeRecordShareKeys, kRecordsShareKeys, kListedShareKeys},
+                         share_key_of(problem, g));
 }
 
 bool has_items_in_turn(const DecodeProblem& problem, const schedule::Geometry& g) {
@@ -40,7 +41,7 @@ bool has_items_in_turn(const DecodeProblem& problem, const schedule::Geometry& g
 }
 
 int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g, cuda::Loading loading) {
-  if (loading != cuda::Loading::kFp8 && loading != cuda::Loading::kFp8_584 &&
+  if (loading != cuda::Loading::kFp8 && loading != cuda::Loading::kRopeRecords &&
       loading != cuda::Loading::kRecords)
     return 1;
   const int row_tiles = (cuda::rows_of_item(problem) + g.tile_rows - 1) / g.tile_rows;
@@ -65,10 +66,9 @@ namespace {
 /// Why no loader reads the cache; nothing if one does.
 std::optional<std::string> declines_cache(const DecodeProblem& problem) {
   if (!goes_by_lists(problem)) {
-    return declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kE4m3});
+    return declines_tokens(problem, {KvFormat::kPlain}, kOneListFormats);
   }
-  return declines_lists(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584, KvFormat::kE4m3},
-                        kRecordFormats);
+  return declines_lists(problem, {KvFormat::kPlain}, kByteFormats);
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -76,8 +76,8 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   if (auto reason = declines_e4m3_products(problem)) return reason;
   if (goes_by_lists(problem)) {
     const InstanceKey key = mla_64_pingpong::key_of(problem, loading_of(problem), 1);
-    if (is_listed({mla_64_pingpong::kFp8_584Keys, mla_64_pingpong::kRecordsKeys, mla_64_pingpong::kE4m3Keys,
-                   mla_64_pingpong::kListedKeys},
+    if (is_listed({mla_64_pingpong::kRopeRecordKeys, mla_64_pingpong::kRecordsKeys,
+                   mla_64_pingpong::kE4m3Keys, mla_64_pingpong::kListedKeys},
                   key))
       return std::nullopt;
     return unknown_dimensions(problem, "with an extra cache or a window 512/512 is");

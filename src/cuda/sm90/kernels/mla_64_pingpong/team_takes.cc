@@ -1,7 +1,6 @@
 // mla_64_pingpong by teams of any size from fp8_584 and records by indices, for calls too small to fill the
 // device: a cluster has one item's row tile, and each of its CTAs one or two blocks (any_team.cuh).
-#include <algorithm>
-#include <iterator>
+#include <span>
 
 #include "core/message.h"
 #include "cuda/cuda_backend.h"
@@ -10,7 +9,7 @@
 #include "cuda/host/layer_edges.h"
 #include "cuda/host/team_call.h"
 #include "cuda/sm90/kernels/mla_64_pingpong/takes.h"
-#include "plan/host_plan.h"
+#include "plan/schedule.h"
 #include "plan/token_lists.h"
 
 namespace flashlatent::mla_64_pingpong {
@@ -30,12 +29,11 @@ namespace {
 using mla_64_pingpong::kMostTeam;
 using mla_64_pingpong::kMostTeamBlocks;
 
-constexpr KvFormat kRecords[] = {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288};
-
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  const bool records = std::ranges::find(kRecords, problem.cache.format) != std::end(kRecords);
-  if (auto reason =
-          records ? declines_lists(problem, {}, kRecords) : declines_lists(problem, {KvFormat::kFp8_584})) {
+  const bool records = is_in(kByteScaleFormats, problem.cache.format);
+  if (auto reason = declines_lists(problem, {},
+                                   records ? std::span<const KvFormat>(kByteScaleFormats)
+                                           : std::span<const KvFormat>(kRopeRecordFormats))) {
     return reason;
   }
   const ExtraCache& extra = problem.cache.extra;
@@ -52,10 +50,10 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-/// Of fp8_584. A team of one writes its output without a merge.
+/// From records with a RoPE part. A team of one writes its output without a merge.
 FusedEdges fuses(const DecodeProblem& problem, const schedule::Geometry& geometry, const DecodeInputs& inputs,
                  const DecodeOutputs& outputs) {
-  if (problem.cache.format != KvFormat::kFp8_584) return {};
+  if (loading_of(problem) != Loading::kRopeRecords) return {};
   return {.query = fits_query_edge(problem, inputs, true),
           .output = geometry.team > 1 && fits_output_edge(inputs, outputs)};
 }

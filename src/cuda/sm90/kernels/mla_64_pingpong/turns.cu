@@ -17,11 +17,12 @@ constinit const Table<kTurnsKeys> kTurns = cuda::of_keys(
                        turns_instance<Bf16, 512, 1, TokenLoader>(Dtype::kBF16, Loading::kTokens),
                        turns_instance<Fp16, 512, 1, TokenLoader>(Dtype::kF16, Loading::kTokens)}});
 
-constinit const Table<kTurnsFp8Keys> kTurnsFp8 = cuda::of_keys(
-    kTurnsFp8Keys,
-    Table<kTurnsFp8Keys>{{turns_instance<Bf16, 576, 1, Fp8_656FromRegisters<1>>(Dtype::kBF16, Loading::kFp8),
-                          turns_instance<Bf16, 512, 2, ListedFp8_584<2>>(Dtype::kBF16, Loading::kFp8_584),
-                          turns_instance<Bf16, 512, 1, ListedFp8_584<1>>(Dtype::kBF16, Loading::kFp8_584)}});
+constinit const Table<kTurnsFp8Keys> kTurnsFp8 =
+    cuda::of_keys(kTurnsFp8Keys,
+                  Table<kTurnsFp8Keys>{
+                      {turns_instance<Bf16, 576, 1, Fp8_656FromRegisters<1>>(Dtype::kBF16, Loading::kFp8),
+                       turns_instance<Bf16, 512, 2, ListedFp8_584<2>>(Dtype::kBF16, Loading::kRopeRecords),
+                       turns_instance<Bf16, 512, 1, ListedFp8_584<1>>(Dtype::kBF16, Loading::kRopeRecords)}});
 
 constinit const Table<kTurnsListedKeys> kTurnsListed = cuda::of_keys(
     kTurnsListedKeys, Table<kTurnsListedKeys>{

@@ -369,7 +369,7 @@ TEST(CudaSoftmax, ARowsExponentialsAreItsOwn) {
 
 /// A thread four codes.
 __global__ void dequantize_kernel(const std::uint32_t* codes, const float* scales, uint2* values) {
-  values[threadIdx.x] = dequantize(codes[threadIdx.x], scales[blockIdx.x]);
+  values[threadIdx.x] = times_fp32(codes[threadIdx.x], scales[blockIdx.x]);
 }
 
 TEST(CudaFp8, DequantizesEveryCodeAsTheCpuDoes) {

@@ -8,9 +8,9 @@ namespace flashlatent::sm90 {
 
 /// Loads a CTA's first block, by warps that will compute later and whose registers are still free: all loads
 /// are under way at once. The tiles must be free.
-template <int kCluster, class Token>
-class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true, Token> {
-  using Base = Fp8Tokens<8 / kCluster, kCluster, true, Token>;
+template <int kCluster, class Format>
+class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true, Format> {
+  using Base = Fp8Tokens<8 / kCluster, kCluster, true, Format>;
   using Base::kept_, Base::kUnits, Base::lane;
 
  public:
@@ -23,7 +23,7 @@ class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true, Token> {
     this->template locate<false>();
     const std::uint8_t* token = this->token_of_quad();
     float scales = 0;
-    if constexpr (!Token::kIsE4m3) {
+    if constexpr (!kHasCacheScale<Format>) {
       scales = __ldg(reinterpret_cast<const float*>(token + fp8_656::kScaleOffset) + lane() % 4);
     }
     uint4 bytes[kUnits][2] = {};
@@ -55,9 +55,9 @@ class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true, Token> {
 };
 
 /// Used by eight warps, in a cluster of two by four warps of each CTA.
-template <int kCluster, class Token = Fp8_656Token>
-class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token> {
-  using Base = Fp8Tokens<8 / kCluster, kCluster, false, Token>;
+template <int kCluster, class Format = Fp8_656Rows>
+class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Format> {
+  using Base = Fp8Tokens<8 / kCluster, kCluster, false, Format>;
   using Base::block_, Base::kept_, Base::kUnits, Base::lane, Base::look_up, Base::publish_live,
       Base::token_of_quad, Base::under_way_;
 
@@ -65,7 +65,7 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token>
   using Base::kThreads;
   static constexpr bool kSparesRegisters = true;
   static constexpr bool kOneLoop = true;
-  using FirstBlock = Fp8FirstBlock<kCluster, Token>;
+  using FirstBlock = Fp8FirstBlock<kCluster, Format>;
   struct Memory {
     typename Base::Kept warps[kThreads / 32];
   };
@@ -101,7 +101,7 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token>
   __device__ __forceinline__ void enter(std::uint32_t zero) {
     const std::uint8_t* token = token_of_quad(zero);
     // A lane loads the scale of one group.
-    if constexpr (!Token::kIsE4m3)
+    if constexpr (!kHasCacheScale<Format>)
       scales_ = __ldg(reinterpret_cast<const float*>(token + fp8_656::kScaleOffset) + lane() % 4);
     row_ = token + this->rope_begin();
   }
@@ -109,7 +109,7 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token>
   /// Starts loading a unit of the block entered last.
   template <int kUnit>
   __device__ __forceinline__ void request(Bytes& to) {
-    if constexpr (kUnit == 1 && !Token::kIsE4m3) row_ -= this->rope_excess();
+    if constexpr (kUnit == 1 && !kHasCacheScale<Format>) row_ -= this->rope_excess();
     to[0] = ptx::load_16_bytes(row_ + Base::from(kUnit, 0));
     if constexpr (Base::has_half(kUnit, 1)) to[1] = ptx::load_16_bytes(row_ + Base::from(kUnit, 1));
   }
@@ -149,7 +149,7 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token>
 
   template <int kUnit>
   __device__ __forceinline__ void take_scale() {
-    if constexpr (!Token::kIsE4m3) scale_ = Base::template scale_of<kUnit>(scales_);
+    if constexpr (!kHasCacheScale<Format>) scale_ = Base::template scale_of<kUnit>(scales_);
   }
 
   /// Converts into the block's tiles: waits until they are free, and announces them.

@@ -8,9 +8,9 @@
 namespace flashlatent::sm90 {
 
 /// Used by eight warps.
-template <class Token>
-class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Token> {
-  using Base = Fp8Tokens<8, 1, true, Token>;
+template <class Format>
+class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Format> {
+  using Base = Fp8Tokens<8, 1, true, Format>;
   using Base::kept_, Base::kUnits, Base::lane, Base::under_way_;
 
  public:
@@ -53,7 +53,7 @@ class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Token> {
   __device__ __forceinline__ void enter() {
     const std::uint8_t* token = this->token_of_quad();
     // A lane loads the scale of one group.
-    if constexpr (!Token::kIsE4m3)
+    if constexpr (!kHasCacheScale<Format>)
       ptx::copy_4_bytes(staged_scale_, token + fp8_656::kScaleOffset + lane() % 4 * 4);
     row_ = token + this->rope_begin();
   }
@@ -65,7 +65,7 @@ class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Token> {
     for (int half = 0; half < 2; ++half) {
       if (Base::has_half(kUnit, half)) ptx::copy_16_bytes(raw(kUnit, half), row_ + Base::from(kUnit, half));
     }
-    if constexpr (kUnit == 0 && !Token::kIsE4m3) row_ -= this->rope_excess();
+    if constexpr (kUnit == 0 && !kHasCacheScale<Format>) row_ -= this->rope_excess();
   }
   template <int... kUnit>
   __device__ __forceinline__ void request_block(std::integer_sequence<int, kUnit...>) {
@@ -91,7 +91,7 @@ class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Token> {
     if constexpr (Base::has_half(kUnit, 1)) second = ptx::load_shared_16_bytes(raw(kUnit, 1));
     std::uint32_t live = 0;
     if constexpr (kUnit == 0) {
-      if constexpr (!Token::kIsE4m3) scales_ = ptx::load_float(staged_scale_);
+      if constexpr (!kHasCacheScale<Format>) scales_ = ptx::load_float(staged_scale_);
       live = kept_.live;
       this->template locate<false>();
       if (under_way_) enter();
@@ -111,6 +111,6 @@ class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Token> {
   float scales_ = 0;                          // one group for each lane
 };
 
-using Fp8StagedLoader = Fp8StagedLoaderOf<Fp8_656Token>;
+using Fp8StagedLoader = Fp8StagedLoaderOf<Fp8_656Rows>;
 
 }  // namespace flashlatent::sm90

@@ -9,13 +9,9 @@
 // scale, fp32 to bf16 by pairs. This is right for any fp32 scale, and NaN stays NaN.
 #pragma once
 
-#include <cuda_fp8.h>
-
 #include <type_traits>
 #include <utility>
 
-#include "core/formats/e4m3_latent.h"
-#include "core/formats/fp8_656.h"
 #include "cuda/sm90/load/fp8_rows.cuh"
 #include "cuda/sm90/math/softmax.cuh"
 #include "cuda/sm90/math/tile.cuh"
@@ -23,37 +19,6 @@
 #include "cuda/sm90/walk/kv_tokens.cuh"
 
 namespace flashlatent::sm90 {
-
-/// Dead tokens are read from here, so that no load depends on whether a token is dead.
-__device__ constexpr uint4 kZeros[fp8_656::kTokenBytes / 16] = {};
-
-/// Four e4m3 times `scale` as four bf16.
-__device__ __forceinline__ uint2 dequantize(std::uint32_t values, float scale) {
-  std::uint32_t low, high;  // fp16 pairs
-  asm("{\n.reg .b16 first, second;\nmov.b32 {first, second}, %2;\n"
-      "cvt.rn.f16x2.e4m3x2 %0, first;\ncvt.rn.f16x2.e4m3x2 %1, second;\n}"
-      : "=r"(low), "=r"(high)
-      : "r"(values));
-  auto scaled = [&](std::uint32_t pair) {
-    const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&pair));
-    return pack<__nv_bfloat16>(two.x * scale, two.y * scale);
-  };
-  return make_uint2(scaled(low), scaled(high));
-}
-
-/// What a loader must know of a token.
-struct Fp8_656Token {
-  static constexpr int kBytes = fp8_656::kTokenBytes;
-  static constexpr int kRopeOffset = fp8_656::kRopeOffset;
-  static constexpr int kRopeBytes = 32;   // for each lane of the quad
-  static constexpr bool kIsE4m3 = false;  // all elements are e4m3; the scale is left to others
-};
-struct E4m3Token {
-  static constexpr int kBytes = e4m3_latent::kDim;
-  static constexpr int kRopeOffset = e4m3_latent::kLatentDim;
-  static constexpr int kRopeBytes = 16;
-  static constexpr bool kIsE4m3 = true;
-};
 
 /// For kWarps loading warps. kCluster = 2: CTAs that hold two tiles of query rows of the same tokens each
 /// convert half of a block and give it to the other ("crossover"). The pipe takes RoPE first, then a block's
@@ -67,7 +32,7 @@ struct E4m3Token {
 /// Tokens are located in three steps, each one block ahead of the next step: look_up() loads a block's
 /// entries; locate() computes places from them, one token for each lane; then a loader passes the places to
 /// the lanes that load the rows. kHasRegisters: what is needed once a block is kept in registers.
-template <int kWarps, int kCluster, bool kHasRegisters, class Token = Fp8_656Token>
+template <int kWarps, int kCluster, bool kHasRegisters, class Format = Fp8_656Rows>
 class Fp8Tokens {
  public:
   static constexpr int kThreads = 32 * kWarps;
@@ -77,7 +42,7 @@ class Fp8Tokens {
   static constexpr bool kReaderFences = kCluster == 1;
   static constexpr bool kAllReadersArrive = false;
   static constexpr bool kPairs = true;
-  static constexpr bool kLeavesScale = Token::kIsE4m3;
+  static constexpr bool kLeavesScale = kHasCacheScale<Format>;
 
   __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
 
@@ -91,7 +56,9 @@ class Fp8Tokens {
   }
 
  protected:
-  static constexpr int kUnits = 1 + fp8_656::kGroups;
+  static constexpr int kUnits = (Format::kTiles + 1) / 2;
+  static constexpr bool kRopeIsBf16 = Format::kRopeTile == 0;
+  static constexpr int kRopeBytes = kRopeIsBf16 ? 32 : 16;  // for each lane of the quad
   static constexpr int kOwnRows = kTileRows / kCluster;
   static constexpr int kWarpRows = kOwnRows / kWarps;
   static_assert(kWarpRows == 8, "a quad a token");
@@ -160,7 +127,7 @@ class Fp8Tokens {
     if (kPrefetches && offset_ >= 0 && (lane() ^ row_in_half()) / kWarpRows == 0) {
       const std::uint8_t* token = static_cast<const std::uint8_t*>(cache_.data) + offset_;
 #pragma unroll
-      for (int i = 0; i < Token::kBytes; i += 128) ptx::prefetch_line_to_l2(token + i);
+      for (int i = 0; i < Format::kDataBytes; i += 128) ptx::prefetch_line_to_l2(token + i);
     }
     ++block_;
   }
@@ -168,7 +135,7 @@ class Fp8Tokens {
   /// The token that this thread's quad loads, in the block located last; `zero` is 0.
   __device__ __forceinline__ const std::uint8_t* token_of_quad(std::uint32_t zero = 0) const {
     const std::int64_t offset = __shfl_sync(0xffffffff, offset_, row_in_half() | zero);
-    return offset < 0 ? reinterpret_cast<const std::uint8_t*>(kZeros)
+    return offset < 0 ? reinterpret_cast<const std::uint8_t*>(kZeroRow)
                       : static_cast<const std::uint8_t*>(cache_.data) + offset;
   }
 
@@ -176,24 +143,25 @@ class Fp8Tokens {
   /// two 16-byte units that the lane's values have in a tile, so that they are stored to the same places.
   /// e4m3's RoPE: 16 bytes. A group: 16 bytes in each half.
   __host__ __device__ static constexpr int from(int unit, int half) {
-    return unit == 0 ? Token::kRopeOffset + half * 16 : (unit - 1) * fp8_656::kGroup + half * 64;
+    if (unit > 0) return Format::codes_offset(2 * unit - 1 + half);
+    return half * 16 + (kRopeIsBf16 ? Format::kRopeOffset : Format::codes_offset(0));
   }
   /// Does the unit have that half?
   __host__ __device__ static constexpr bool has_half(int unit, int half) {
-    return half == 0 || unit > 0 || !Token::kIsE4m3;
+    return half == 0 || unit > 0 || kRopeIsBf16;
   }
   /// Where a lane reads RoPE, and by how much nearer to the token's begin it reads everything else.
   __device__ __forceinline__ int rope_begin() const {
-    return lane() % 4 * Token::kRopeBytes;
+    return lane() % 4 * kRopeBytes;
   }
   __device__ __forceinline__ int rope_excess() const {
-    return lane() % 4 * (Token::kRopeBytes - 16);
+    return lane() % 4 * (kRopeBytes - 16);
   }
 
   /// A unit's scale, from the quad's lanes.
   template <int kUnit>
   __device__ __forceinline__ static float scale_of(float scales) {
-    return Token::kIsE4m3 || kUnit == 0 ? 0 : __shfl_sync(0xffffffff, scales, kUnit - 1, 4);
+    return kHasCacheScale<Format> || kUnit == 0 ? 0 : __shfl_sync(0xffffffff, scales, kUnit - 1, 4);
   }
 
   /// The tile of half a unit.
@@ -206,7 +174,11 @@ class Fp8Tokens {
   __device__ __forceinline__ std::uint32_t store_converted(std::uint32_t tile, const uint4& raw,
                                                            float scale) const {
     const auto convert = [scale](std::uint32_t codes) {
-      return Token::kIsE4m3 ? as_bf16(codes) : dequantize(codes, scale);
+      if constexpr (kHasCacheScale<Format>) {
+        return as_bf16(codes);
+      } else {
+        return times_fp32(codes, scale);
+      }
     };
     const uint2 a = convert(raw.x), b = convert(raw.y);
     ptx::store_16_bytes(tile + place_, make_uint4(a.x, a.y, b.x, b.y));
@@ -219,7 +191,7 @@ class Fp8Tokens {
   template <int kUnit, class Pipe>
   __device__ __forceinline__ std::uint32_t store_unit(Pipe& pipe, const uint4& first, const uint4& second,
                                                       float scale) const {
-    if constexpr (kUnit == 0 && Token::kIsE4m3) {
+    if constexpr (kUnit == 0 && !kRopeIsBf16) {
       return store_converted(tile<0>(pipe, 0), first, scale);
     } else if constexpr (kUnit == 0) {
       ptx::store_16_bytes(tile<0>(pipe, 0) + place_, first);

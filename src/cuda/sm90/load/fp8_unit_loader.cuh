@@ -22,6 +22,21 @@
 
 namespace flashlatent::sm90 {
 
+/// times_fp32() with asm of its own: of the same asm nvcc would make one conversion for both branches of
+/// Fp8UnitLoader::convert(), and other machine code.
+__device__ __forceinline__ uint2 dequantize(std::uint32_t values, float scale) {
+  std::uint32_t low, high;  // fp16 pairs
+  asm("{\n.reg .b16 first, second;\nmov.b32 {first, second}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, first;\ncvt.rn.f16x2.e4m3x2 %1, second;\n}"
+      : "=r"(low), "=r"(high)
+      : "r"(values));
+  auto scaled = [&](std::uint32_t pair) {
+    const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+    return pack<__nv_bfloat16>(two.x * scale, two.y * scale);
+  };
+  return make_uint2(scaled(low), scaled(high));
+}
+
 /// Used by four warps. One lane of each fences, then copies the warp's rows; all lanes arrive, or racecheck
 /// would see no order between the units that they write and their readers. The pipe takes RoPE and the left
 /// half of the latent, with the units, then the right half. RoPE's tile is freed alone. Units of dead tokens
@@ -167,7 +182,7 @@ class Fp8UnitLoader {
   /// Locates the next blocks of one range, up to kLocated, if there are any.
   __device__ __forceinline__ void locate() {
     under_way_ = block_ < end_;
-    located_ = reinterpret_cast<std::uint64_t>(kZeros);
+    located_ = reinterpret_cast<std::uint64_t>(kZeroRow);
     located_live_ = 0;
     located_blocks_ = min(end_ - block_, kLocated);
     if (!under_way_) return;

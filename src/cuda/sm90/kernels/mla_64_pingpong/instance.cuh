@@ -46,7 +46,7 @@ using ListedFp8_584 = sm90::ListedStagedLoader<sm90::Fp8_584Rows, kCluster, kClu
 template <int kCluster>
 using ListedRecords = sm90::ListedStagedLoader<sm90::RecordRows, kCluster, kCluster == 2 ? 7 : 5>;
 template <int kCluster>
-using E4m3FromRegisters = sm90::Fp8RegisterLoader<kCluster, sm90::E4m3Token>;
+using E4m3FromRegisters = sm90::Fp8RegisterLoader<kCluster, sm90::E4m3Rows>;
 using ListedE4m3 = sm90::ListedStagedLoader<sm90::E4m3LatentRows, 1, 5>;
 
 }  // namespace flashlatent::mla_64_pingpong

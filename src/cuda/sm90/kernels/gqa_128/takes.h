@@ -1,4 +1,4 @@
-// The host side of gqa_128 and gqa_128_split: takes.cc and segments_takes.cc say what they take, launch.cc
+// The host side of gqa_128 and gqa_128_split: takes.cc and split_takes.cc say what they take, launch.cc
 // launches.
 #pragma once
 

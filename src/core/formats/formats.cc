@@ -11,19 +11,25 @@ namespace flashlatent {
 
 namespace {
 
-/// Has a token room for what its fields say, does the next thing begin behind it, and do pages of any size
-/// lie at multiples of kPageAlignment?
+/// Do pages of any size lie at multiples of kPageAlignment?
+constexpr bool has_aligned_pages(const LatentFormat& f) {
+  return f.token_bytes() % kPageAlignment == 0 || f.page_unit % kPageAlignment == 0;
+}
+static_assert(std::ranges::all_of(kFormats, [](const LatentFormat* f) { return has_aligned_pages(*f); }),
+              "a token's bytes are no multiple of 16, and page_unit is none either");
+
+/// Has a token room for what its fields say, and does the next thing begin behind it?
 constexpr bool is_consistent(const LatentFormat& f) {
   if (!f.is_record()) return true;
   if (f.group <= 0 || f.scaled_dim() % f.group != 0) return false;
-  if (f.token_bytes() % kPageAlignment != 0 && f.page_unit % kPageAlignment != 0) return false;
   const int codes = f.elements == Elements::kE2m1 ? f.scaled_dim() / 2 : f.scaled_dim();
   const int with_scales = f.apart() ? codes : f.scale_offset + f.scale_bytes;
   const int rope_end = f.rope_dim == 0 ? 0 : f.rope_offset + f.rope_dim * 2;
   return f.scale_bytes >= f.groups() * f.bytes_a_scale() && (f.apart() || f.scale_offset >= codes) &&
          (f.rope_dim == 0 || f.rope_offset >= with_scales) && f.data_bytes == std::max(with_scales, rope_end);
 }
-static_assert(std::ranges::all_of(kFormats, [](const LatentFormat* f) { return is_consistent(*f); }));
+static_assert(std::ranges::all_of(kFormats, [](const LatentFormat* f) { return is_consistent(*f); }),
+              "a format's numbers contradict each other");
 
 template <class View>
 Result<View> pages_of(const View& bytes, std::int64_t page_size, KvFormat named) {

@@ -1,9 +1,11 @@
 #include "tools/check_cases.h"
 
-#include "core/formats/formats.h"
-
 #include <fmt/core.h>
 #include <fmt/ranges.h>
+
+#include <utility>
+
+#include "core/formats/formats.h"
 
 namespace flashlatent::tools {
 
@@ -65,6 +67,15 @@ std::vector<const LatentFormat*> value_records() {
     if (format->is_record() && format->all_value) formats.push_back(format);
   }
   return formats;
+}
+
+CaseSpec fp8(CaseSpec spec) {
+  spec.format = KvFormat::kFp8_656;
+  return spec;
+}
+
+CaseSpec v4(CaseSpec spec) {
+  return alone(kFp8_584Format, std::move(spec));
 }
 
 CaseSpec alone(const LatentFormat& format, CaseSpec spec) {

@@ -59,7 +59,11 @@ bool is_random_suite(const std::string& suite);
 
 /// The arrangements of kFormats whose row is all value: every suite reads each of them alone.
 std::vector<const LatentFormat*> value_records();
-/// A cache in one of them.
+/// A cache of fp8_656, with RoPE.
+runtime::CaseSpec fp8(runtime::CaseSpec spec);
+/// DeepSeek V4's: fp8_584.
+runtime::CaseSpec v4(runtime::CaseSpec spec);
+/// A cache in one of value_records().
 runtime::CaseSpec alone(const LatentFormat& format, runtime::CaseSpec spec);
 
 /// Lengths of which the kernels for large batches split one, and merge it themselves.

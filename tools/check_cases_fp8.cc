@@ -1,4 +1,6 @@
 // fp8_656 caches and sparse decode.
+#include <utility>
+
 #include "tools/check_cases.h"
 
 namespace flashlatent::tools {
@@ -7,14 +9,9 @@ namespace {
 
 using runtime::CaseSpec;
 
-CaseSpec fp8(CaseSpec spec) {
-  spec.format = KvFormat::kFp8_656;
-  return spec;
-}
-
 /// Four requests, one without tokens. 30 % of the indices, and all of some rows, are -1 or out of range.
 CaseSpec sparse(int topk, CaseSpec spec) {
-  spec.format = KvFormat::kFp8_656;
+  spec = fp8(std::move(spec));
   spec.sparse = true;
   spec.topk = topk;
   spec.skipped_indices = 0.3;

@@ -19,17 +19,6 @@ CaseSpec drafts(ContextShard shard, CaseSpec spec) {
   return spec;
 }
 
-CaseSpec v4(CaseSpec spec) {
-  spec.format = KvFormat::kFp8_584;
-  spec.qk_dim = spec.v_dim = 512;
-  return spec;
-}
-
-CaseSpec fp8(CaseSpec spec) {
-  spec.format = KvFormat::kFp8_656;
-  return spec;
-}
-
 CaseSpec separate(CaseSpec spec) {
   spec.layout = KvLayout::kSeparate;
   spec.kv_heads = 2;

@@ -1,5 +1,7 @@
 // Caches whose row is all value, two caches in one softmax, windows of latent caches, and fp8_656 without
 // RoPE.
+#include <utility>
+
 #include "tools/check_cases.h"
 
 namespace flashlatent::tools {
@@ -7,13 +9,6 @@ namespace flashlatent::tools {
 namespace {
 
 using runtime::CaseSpec;
-
-/// DeepSeek V4's rows.
-CaseSpec v4(CaseSpec spec) {
-  spec.format = KvFormat::kFp8_584;
-  spec.qk_dim = spec.v_dim = 512;
-  return spec;
-}
 
 /// DeepSeek V4.1's rows: mxfp8_528, with an extra cache of it or of nvfp4_288.
 CaseSpec v41(ScalePlace place, bool fp4, CaseSpec spec) {
@@ -26,7 +21,7 @@ CaseSpec v41(ScalePlace place, bool fp4, CaseSpec spec) {
 
 /// GLM-5.3-Flash's rows.
 CaseSpec no_rope(CaseSpec spec) {
-  spec.format = KvFormat::kFp8_656;
+  spec = fp8(std::move(spec));
   spec.qk_dim = spec.v_dim = 512;
   return spec;
 }

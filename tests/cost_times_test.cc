@@ -41,6 +41,15 @@ TEST(CostTimes, OfWholeItemsHaveALastRoundWithFewCtas) {
   EXPECT_EQ(cost::of_line(line(66, 10), kTimes, Items::kWhole, 132).equal, 3000 + 5000 + 10 * 1000);
 }
 
+// The last item of a part may be the longest.
+TEST(CostTimes, OfItemsInTurnAreNotBalanced) {
+  Geometry turns = line(264, 10);
+  turns.partition = Partition::kTurns;
+  const schedule::CallTimes times = cost::of_line(turns, kTimes, Items::kWhole, 132);
+  EXPECT_EQ(times.equal, 3000 + 2 * (5000 + 20000));
+  EXPECT_EQ(times.varied, 3000 + 2 * 5000 + 6 * 2000 + 10 * 2000);
+}
+
 TEST(CostTimes, OfCutItemsCountSegmentsOnce) {
   // Two parts or more a request: one segment each.
   EXPECT_EQ(cost::of_line(line(4, 66), kTimes, Items::kCut, 132).equal, 9000 + 2 * 2000);

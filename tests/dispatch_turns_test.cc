@@ -69,5 +69,33 @@ TEST(Turns, AsPlannedOtherwise) {
   EXPECT_EQ(planned(one_list).partition, Partition::kLine);
 }
 
+TEST(Turns, ShortDenseItems) {
+  DecodeProblem problem;
+  problem.query = {.batch = 72, .tokens = 3, .heads = 24};  // two row tiles
+  problem.cache = {.max_pages = 1};
+  problem.cache.page_size = 64;
+  problem.options.softmax_scale = 1;
+  problem.options.causal = true;
+  const schedule::Geometry g = planned(problem);
+  EXPECT_EQ(g.partition, Partition::kTurns);
+  EXPECT_EQ(g.parts * g.lanes, kWorkers);
+  EXPECT_EQ(schedule::max_merges(g), 0);
+  // Queries that are ragged, tokens that are copied one by one, and groups of requests need a plan.
+  DecodeProblem other = problem;
+  other.query.ragged = true;
+  EXPECT_NE(planned(other).partition, Partition::kTurns);
+  other = problem;
+  other.cache.page_size = 8;
+  other.cache.max_pages = 8;
+  EXPECT_NE(planned(other).partition, Partition::kTurns);
+  other = problem;
+  other.options.prefix_sharing = PrefixSharing::kAuto;
+  EXPECT_NE(planned(other).partition, Partition::kTurns);
+  // So do requests of many blocks, whose lengths a line balances.
+  other = problem;
+  other.cache.max_pages = 32;
+  EXPECT_NE(planned(other).partition, Partition::kTurns);
+}
+
 }  // namespace
 }  // namespace flashlatent

@@ -12,9 +12,10 @@ schedule::CallTimes dense_times(const schedule::Geometry& g, const schedule::Wor
   times.lone_share = costs.lone_share_on(workers);
   constexpr cost::Costs kOfShares = cost::of(cost::Kernel::kLatent, cost::Situation::kTimes);
   times.merge_of_share = kOfShares.on(workers).per_merge;
-  const bool whole = g.partition == schedule::Partition::kWhole;
+  const bool by_shape =
+      g.partition == schedule::Partition::kWhole || g.partition == schedule::Partition::kTurns;
   const cost::Items items = schedule::stays_whole(g) ? cost::Items::kWhole : cost::Items::kCut;
-  return cost::of_line(g, times, items, whole ? workers / g.lanes : g.parts);
+  return cost::of_line(g, times, items, by_shape ? workers / g.lanes : g.parts);
 }
 
 schedule::CallTimes share_times(schedule::Geometry g, const schedule::Workers& workers,

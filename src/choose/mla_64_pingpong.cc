@@ -102,6 +102,46 @@ schedule::Geometry fp8_geometry(const DecodeProblem& problem, const schedule::Wo
   return shares && schedule::estimate(*shares) <= schedule::estimate(g) ? *shares : g;
 }
 
+/// May shapes tell a part's whole items (knows_items() of the kernel)?
+bool tells_items(const DecodeProblem& problem) {
+  return cuda::loading_of(problem) == cuda::Loading::kBoxes && !problem.query.ragged;
+}
+
+/// Do parts have whole items of few blocks, which shapes tell (knows_items() of the kernel)?
+bool has_few_known_blocks(const DecodeProblem& problem, const schedule::Geometry& g) {
+  const bool whole = g.partition == schedule::Partition::kWhole || g.partition == schedule::Partition::kTurns;
+  return whole && tells_items(problem) && schedule::max_blocks(g) <= kMla64PingpongLimits.few_whole_blocks;
+}
+
+schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
+                          const schedule::Workers& workers) {
+  constexpr cost::Costs kTimes = cost::of(Kernel::kMla64Pingpong, Situation::kTimes);
+  constexpr cost::Costs kTimesOfTiles = cost::of(Kernel::kMla64Pingpong, Situation::kTimesOfTiles);
+  constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla64Pingpong, Situation::kQueryTokens);
+  constexpr cost::Costs kTeamQueryTokens = cost::of(Kernel::kMla64Pingpong, Situation::kTeamQueryTokens);
+  const bool one_tile = fits_one_tile(problem);
+  if (g.team > 1) return with_query_tokens(cost::of_shares(g), problem, kTeamQueryTokens, workers);
+  schedule::CallTimes times = schedule::combines_shares(g.partition)
+                                  ? share_times(g, workers, one_tile ? kEvenCost : kEvenCostOfTwoTiles)
+                                  : dense_times(g, workers, one_tile ? kTimes : kTimesOfTiles);
+  constexpr cost::Costs kKnown = cost::of(Kernel::kMla64Pingpong, Situation::kUnplanned);
+  if (has_few_known_blocks(problem, g)) times = cost::with(times, kKnown.on(workers).per_call);
+  return with_query_tokens(times, problem, kQueryTokens, workers);
+}
+
+/// Whole items in turn in place of a line, if they are expected to take less.
+schedule::Geometry in_turn_if_expected_faster(const DecodeProblem& problem, const schedule::Geometry& line,
+                                              const schedule::Workers& workers) {
+  if (line.partition != schedule::Partition::kLine || line.requests < 1 || !tells_items(problem) ||
+      problem.options.prefix_sharing != PrefixSharing::kOff ||
+      schedule::max_blocks(line) > kMla64PingpongLimits.most_blocks_in_turn)
+    return line;
+  const schedule::Geometry in_turn = schedule::turns(line);
+  return cost::expected(times(problem, in_turn, workers)) < cost::expected(times(problem, line, workers))
+             ? in_turn
+             : line;
+}
+
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   if (cuda::goes_by_lists(problem)) {
     const bool one_tile = cuda::rows_of_item(problem) <= mla_64_pingpong::kTileRows;
@@ -123,34 +163,13 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
     cost::add(best.cost, cost::of(Kernel::kMla64Pingpong, Situation::kLoneRequest).on(workers));
   }
   const std::optional<schedule::Geometry> shares = even_geometry(problem, workers, best);
+  best = in_turn_if_expected_faster(problem, best, workers);
   const auto take_faster = [&](const std::optional<schedule::Geometry>& g) {
     if (g && schedule::estimate(*g) < schedule::estimate(best)) best = *g;
   };
   for (int team : {8, 4, 2}) take_faster(team_geometry(problem, workers, team));
   take_faster(shares);
   return best;
-}
-
-/// Are parts items of few blocks, which shapes tell (knows_item() of the kernel)?
-bool has_few_known_blocks(const DecodeProblem& problem, const schedule::Geometry& g) {
-  return g.partition == schedule::Partition::kWhole && cuda::loading_of(problem) == cuda::Loading::kBoxes &&
-         !problem.query.ragged && schedule::max_blocks(g) <= kMla64PingpongLimits.few_whole_blocks;
-}
-
-schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
-                          const schedule::Workers& workers) {
-  constexpr cost::Costs kTimes = cost::of(Kernel::kMla64Pingpong, Situation::kTimes);
-  constexpr cost::Costs kTimesOfTiles = cost::of(Kernel::kMla64Pingpong, Situation::kTimesOfTiles);
-  constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla64Pingpong, Situation::kQueryTokens);
-  constexpr cost::Costs kTeamQueryTokens = cost::of(Kernel::kMla64Pingpong, Situation::kTeamQueryTokens);
-  const bool one_tile = fits_one_tile(problem);
-  if (g.team > 1) return with_query_tokens(cost::of_shares(g), problem, kTeamQueryTokens, workers);
-  schedule::CallTimes times = schedule::combines_shares(g.partition)
-                                  ? share_times(g, workers, one_tile ? kEvenCost : kEvenCostOfTwoTiles)
-                                  : dense_times(g, workers, one_tile ? kTimes : kTimesOfTiles);
-  constexpr cost::Costs kKnown = cost::of(Kernel::kMla64Pingpong, Situation::kUnplanned);
-  if (has_few_known_blocks(problem, g)) times = cost::with(times, kKnown.on(workers).per_call);
-  return with_query_tokens(times, problem, kQueryTokens, workers);
 }
 
 schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {

@@ -37,6 +37,8 @@ struct Mla64PingpongLimits {
   /// A whole item of so few blocks, which shapes tell, takes less than an item of a line: it asks for Q
   /// at once, and the copy engine writes its output (docs/log/mla_64_pingpong.md).
   int few_whole_blocks = 4;
+  /// Nobody balances the lengths of whole items that a part has in turn, so they have at most so many blocks.
+  int most_blocks_in_turn = 8;
 };
 inline constexpr Mla64PingpongLimits kMla64PingpongLimits;
 

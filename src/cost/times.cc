@@ -36,12 +36,13 @@ schedule::CallTimes less_if_varied(std::int64_t equal, double blocks) {
   return {equal, rounded(static_cast<double>(equal) - (1 - kMeanOfLongest) * blocks)};
 }
 
-/// `mean`: of the items' blocks.
-double line_time(const schedule::Geometry& g, const ItemTimes& t, Items way, double parts, double mean) {
+/// `mean`: of the items' blocks; `longest`: the last round's, if items stay whole.
+double line_time(const schedule::Geometry& g, const ItemTimes& t, Items way, double parts, double mean,
+                 double longest) {
   const double items = static_cast<double>(g.requests) * g.rounds;
   const double rounds = over(items, parts), last = items - (rounds - 1) * parts;
-  const double whole =
-      t.whole_call + rounds * t.segment + (rounds - 1) * mean * t.block + mean * block_among(t, last, parts);
+  const double whole = t.whole_call + rounds * t.segment + (rounds - 1) * mean * t.block +
+                       longest * block_among(t, last, parts);
   if (way == Items::kWhole) return whole;
   const double used = t.lone_share > 0 ? single_shares(g) : 0, shares = std::floor(parts / items);
   const double cut =
@@ -85,10 +86,13 @@ ItemTimes ItemTimes::of(const Costs& costs, const schedule::Workers& workers) {
 schedule::CallTimes of_line(const schedule::Geometry& g, const ItemTimes& times, Items items, int parts) {
   if (g.requests == 0) return as_cut(g);
   const double blocks = schedule::max_blocks(g), at_once = std::max(parts, 1);
-  const double equal = line_time(g, times, items, at_once, blocks);
-  const bool varies = g.requests > 1 && g.partition != schedule::Partition::kWhole;
-  const double varied = varies ? line_time(g, times, items, at_once, kMeanOfLongest * blocks) : equal;
-  return {rounded(equal), rounded(varied)};
+  // Shapes that give out whole items do not balance lengths.
+  const bool by_shape =
+      g.partition == schedule::Partition::kWhole || g.partition == schedule::Partition::kTurns;
+  const double mean = g.requests > 1 ? kMeanOfLongest * blocks : blocks;
+  const double longest = by_shape ? blocks : mean;
+  return {rounded(line_time(g, times, items, at_once, blocks, blocks)),
+          rounded(line_time(g, times, items, at_once, mean, longest))};
 }
 
 schedule::CallTimes of_shares(const schedule::Geometry& g) {

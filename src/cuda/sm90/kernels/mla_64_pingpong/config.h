@@ -89,10 +89,6 @@ struct Config {
                                           : kQkDim == 512             ? Registers{.compute = 216, .load = 72}
                                                                       : Registers{.compute = 224, .load = 56};
 
-  /// Whether unrolled stores zero tokens behind a request's end. With 512 threads the loop over blocks has no
-  /// registers for them: it would keep some in memory.
-  static constexpr bool kUnrollsZeros = kThreads == 384;
-
   /// V's columns in a product: ptxas takes no more registers for one than a thread has at launch.
   static constexpr int kPvColumns = kThreads == 384 || kHalfDim < 128 ? kHalfDim : 128;
 

@@ -18,10 +18,16 @@ const DenseInstance* find(const DecodeProblem& problem, Loading loading, int clu
       key_of(problem, loading, cluster, team));
 }
 
-/// A cache without pages has no boxes and no tokens to divide: CTAs take whole requests.
+/// Do parts have shares, or several items, that only instances for boxes take without a plan?
+bool needs_boxes(const DecodeCall& call) {
+  return cuda::loading_of(call.problem) == Loading::kBoxes &&
+         (has_shares(call.geometry) || call.geometry.partition == schedule::Partition::kTurns);
+}
+
+/// A cache without pages has no boxes and no tokens to divide: each CTA takes a whole item.
 Status launch_without_pages(const DecodeCall& call) {
   schedule::Geometry g = call.geometry;
-  g.parts = g.requests;
+  g.parts = g.requests * g.rounds;
   g.partition = schedule::Partition::kWhole;
   g.fixed_split = 0;
   return cuda::launch_dense(call.with(g),
@@ -31,10 +37,7 @@ Status launch_without_pages(const DecodeCall& call) {
 }  // namespace
 
 Status launch(const DecodeCall& call) {
-  if (has_shares(call.geometry) && cuda::loading_of(call.problem) == Loading::kBoxes &&
-      call.inputs.kv_cache.shape[0] == 0) {
-    return launch_without_pages(call);
-  }
+  if (needs_boxes(call) && call.inputs.kv_cache.shape[0] == 0) return launch_without_pages(call);
   return cuda::launch_dense(call, [](const DecodeCall& c, Loading loading) {
     const DecodeProblem& p = c.problem;
     const bool is_prefill = c.max_logits.present();

@@ -6,7 +6,7 @@
 #include "cuda/sm90/load/kv_loader.cuh"
 #include "cuda/sm90/merge/epilogue.cuh"
 #include "cuda/sm90/merge/merge_step.cuh"
-#include "cuda/sm90/merge/row_copy.cuh"
+#include "cuda/sm90/merge/row_strips.cuh"
 #include "cuda/sm90/walk/listed_items.cuh"
 
 namespace flashlatent::mla_64_pingpong {
@@ -22,11 +22,12 @@ using MergeStep = sm90::MergeStep<typename Config::Element, Config::kComputeThre
 template <class Config>
 inline constexpr bool kBeginsEarly =
     std::is_same_v<typename Config::Loader, sm90::TmaLoader> && !Config::kTurns;
-/// Does a part have one item, which shapes tell? Then its query is asked for before its length is known.
+/// Does a part have whole items, which shapes tell? Then it reads no plan.
 template <class Config>
-__device__ __forceinline__ bool knows_item(const sm90::DecodeArguments& args) {
-  return kBeginsEarly<Config> && args.geometry.partition == schedule::Partition::kWhole &&
-         args.query.begins == nullptr;
+__device__ __forceinline__ bool knows_items(const sm90::DecodeArguments& args) {
+  const schedule::Partition partition = args.geometry.partition;
+  return kBeginsEarly<Config> && args.query.begins == nullptr &&
+         (partition == schedule::Partition::kWhole || partition == schedule::Partition::kTurns);
 }
 
 template <class Config>
@@ -37,13 +38,13 @@ class LineWarpgroup : public Warpgroup<Config> {
  public:
   using Base::Base;
 
-  /// Writes the segment's result. `is_last`: no block follows, so that the place of blocks is free.
-  __device__ __forceinline__ void finish(const sm90::Work& work, bool is_last) {
+  /// Writes the segment's result.
+  __device__ __forceinline__ void finish(const sm90::Work& work) {
     if constexpr (Config::kTurns) return finish_whole(work);
-    if constexpr (kCopiesOutput) {
-      if (is_last && work.segment.partial < 0) {
+    if constexpr (kStoresStrips) {
+      if (work.segment.partial < 0) {
         const OutputRow row = output_row_of_lane(work.tile);
-        if (__all_sync(0xffffffff, sm90::is_aligned(row.out))) return copy_output(work, row);
+        if (__all_sync(0xffffffff, sm90::is_aligned(row.out))) return store_output(work, row);
       }
     }
     const sm90::RowPair sink = sinks(work);
@@ -65,14 +66,15 @@ class LineWarpgroup : public Warpgroup<Config> {
                                                      args_.partial, Config::kVDim, column, writes_lse);
       }
     }
+    if (kStoresStrips && work.segment.partial < 0) this->meet();  // other warps may have stored strips
   }
 
  private:
-  static constexpr bool kCopiesOutput = kBeginsEarly<Config> && Config::kMerges;
+  static constexpr bool kStoresStrips = kBeginsEarly<Config> && Config::kMerges;
 
   /// Where this lane's row goes (sm90::row_of_lane()).
   struct OutputRow {
-    void* out;  // null: the row is not live
+    std::uint8_t* out;  // null: the row is not live
     float* lse;
     float sink;
   };
@@ -81,20 +83,25 @@ class LineWarpgroup : public Warpgroup<Config> {
     if (row >= tile.rows) return {};
     const sm90::OutputArguments& output = args_.output;
     const int token = tile.token(args_.query, row), head = tile.head(args_.query, row);
-    return {sm90::output_row<typename Config::Element>(output, tile, head, token) + me_ * Config::kHalfDim,
-            sm90::lse_place(output, tile, head, token), sm90::sink_of(output, head)};
+    auto* out =
+        sm90::output_row<typename Config::Element>(output, tile, head, token) + me_ * Config::kHalfDim;
+    return {reinterpret_cast<std::uint8_t*>(out), sm90::lse_place(output, tile, head, token),
+            sm90::sink_of(output, head)};
   }
-  /// Writes an output by way of the place of blocks.
-  __device__ __forceinline__ void copy_output(const sm90::Work& work, const OutputRow& row) {
-    using Room = sm90::RowRoom<typename Config::Element, Config::kHalfDim / 2>;
-    static_assert(Config::kComputeThreads / 32 * sizeof(Room) <= sizeof(SharedMemory<Config>::kv));
+  /// Writes an output by way of the place of P: a warp has half of the rows' place that it shares with a warp
+  /// of the other warpgroup.
+  __device__ __forceinline__ void store_output(const sm90::Work& work, const OutputRow& row) {
+    using Rooms = sm90::RowStrip[4][2];
+    static_assert(sizeof(Rooms) == sizeof(SharedMemory<Config>::p));
     const auto& sums = this->add_up_rows(work);
     const int n = sm90::row_of_lane();
     const sm90::RowScale scale = sm90::finish_row(sm90::of_lane(base_), sums[0][n] + sums[1][n]);
     if (me_ == 0 && row.out != nullptr) *row.lse = sm90::final_lse(args_.output.empty_lse, scale.lse);
     float factor = scale.factor * cache_scale_;
     if (args_.output.sink != nullptr) factor *= sm90::sink_factor(scale.lse, row.sink);
-    sm90::copy_rows(o_, factor, row.out, reinterpret_cast<Room*>(this->shared_.kv)[threadIdx.x / 32]);
+    sm90::store_strips<typename Config::Element>(
+        o_, factor, row.out, reinterpret_cast<Rooms&>(this->shared_.p)[this->thread_ / 32][me_]);
+    this->meet();  // P of the next segment may be stored
   }
 
   /// The sinks of this thread's rows, if the output is written; loaded before both warpgroups synchronise.
@@ -132,12 +139,6 @@ class LineWarpgroup : public Warpgroup<Config> {
   }
 };
 
-/// Has the loader told the end in the queue's place `next`? Does not wait.
-__device__ __forceinline__ bool has_end(sm90::WorkQueue& queue, std::uint32_t next) {
-  const std::uint32_t slot = next % sm90::kWorkSlots, parity = next / sm90::kWorkSlots % 2;
-  return ::cuda::ptx::mbarrier_test_wait_parity(&queue.full[slot], parity) && queue.work[slot].is_end();
-}
-
 /// Computes all segments. The warpgroup's class finishes a segment: a team's CTA has only one.
 template <class Warpgroup, class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
@@ -151,11 +152,11 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const sm90
   Warpgroup warpgroup(shared, args, query_maps, me);
   sm90::WorkPosition position(shared.work);
   if (!kBeginsEarly<Config> && threadIdx.x < 32) warpgroup.request_query(position.get());
-  for (std::uint32_t next = 1; !position.get().is_end(); position.next(), ++next) {
+  for (; !position.get().is_end(); position.next()) {
     const sm90::Work& work = position.get();
     warpgroup.attend(work);
     if (threadIdx.x < 32) warpgroup.request_query(position.ahead().get());
-    warpgroup.finish(work, kBeginsEarly<Config> && has_end(shared.work, next));
+    warpgroup.finish(work);
   }
 }
 
@@ -221,41 +222,94 @@ __device__ __forceinline__ void load_items(SharedMemory<Config>& shared, const s
   }
 }
 
-/// Loads the item of a part that knows it.
+/// The items of a part that knows them: by kWhole one, by kTurns one or several.
 template <class Config>
-__device__ __forceinline__ void load_known_item(SharedMemory<Config>& shared,
-                                                const sm90::DecodeArguments& args, const CUtensorMap& map,
-                                                const sm90::QueryMaps& query_maps) {
+class KnownItems {
+ public:
+  __device__ __forceinline__ explicit KnownItems(const sm90::DecodeArguments& args)
+      : args_(args),
+        lane_(args.lanes.remainder(blockIdx.x / Config::kTeam)),
+        next_(schedule::whole_cut(args.geometry, args.lanes.quotient(blockIdx.x / Config::kTeam))) {}
+
+  __device__ __forceinline__ bool more() const { return next_.round < args_.geometry.rounds; }
+  /// Goes to the next item, of which there must be one; its length is asked for.
+  __device__ __forceinline__ void next() {
+    const schedule::Geometry& g = args_.geometry;
+    item_ = next_;
+    tile_ = sm90::row_tile(args_, item_.request, item_.round, lane_);
+    given_ = schedule::length_of(g, args_.cache.lengths, item_.request);
+    if constexpr (Config::kTeam > 1) {
+      next_.round = g.rounds;
+    } else {
+      next_ = schedule::turn_after(g, item_);
+    }
+  }
+  __device__ __forceinline__ const sm90::RowTile& tile() const { return tile_; }
+  /// With this CTA's share of the item's blocks.
+  __device__ __forceinline__ sm90::Work work() const {
+    const schedule::Geometry& g = args_.geometry;
+    const std::int32_t length = schedule::tokens_of(g, given_);
+    const int blocks = schedule::blocks_of(g, length), rank = blockIdx.x % Config::kTeam;
+    return {{item_.round, item_.request, length, schedule::share_begin(blocks, Config::kTeam, rank),
+             schedule::share_begin(blocks, Config::kTeam, rank + 1), -1},
+            tile_};
+  }
+
+ private:
+  const sm90::DecodeArguments& args_;
+  const int lane_;
+  schedule::Cut item_, next_;
+  sm90::RowTile tile_;
+  std::int32_t given_;  // the item's length
+};
+
+/// Loads the items of a part that knows them. Q of an only item is asked for before its length is known.
+template <class Config>
+__device__ __forceinline__ void load_known_items(SharedMemory<Config>& shared,
+                                                 const sm90::DecodeArguments& args, const CUtensorMap& map,
+                                                 const sm90::QueryMaps& query_maps) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
-  const schedule::Geometry& g = args.geometry;
-  const sm90::PartPlace<Config::kTeam> place(args);
-  const schedule::Cut& item = place.begin_by_shape();
-  const sm90::RowTile tile = place.only_tile(args);
+  KnownItems<Config> items(args);
   Loader loader(args.cache, map, thread, shared.loader);
   sm90::wait_for_launch_before();
   if (thread >= Loader::threads(args.cache)) return;
-  const std::int32_t given = schedule::length_of(g, args.cache.lengths, item.request);
   Announcer<Config> announcer(shared, args, query_maps, thread);
-  announcer.ask_for_query(tile);
-  const std::int32_t length = schedule::tokens_of(g, given);
-  const int blocks = schedule::blocks_of(g, length), rank = blockIdx.x % Config::kTeam;
-  const sm90::Work work{{item.round, item.request, length, schedule::share_begin(blocks, Config::kTeam, rank),
-                         schedule::share_begin(blocks, Config::kTeam, rank + 1), -1},
-                        tile};
-  announcer.tell_only(work);
-  const sm90::BlockRange range = sm90::block_range(args.cache, work.segment, tile);
+  items.next();
+  const bool is_only = !items.more();
+  if (is_only) announcer.ask_for_query(items.tile());
+  sm90::Work work = items.work();
+  if (is_only) {
+    announcer.tell_only(work);
+  } else {
+    announcer.tell(work);
+  }
+  sm90::BlockRange range = sm90::block_range(args.cache, work.segment, work.tile);
   loader.look_ahead(range);
   Pipe<Config> pipe(shared.kv, shared.state);
-  loader.load(pipe, range, [] {});
-  if (work.blocks() == 0 && args.query.rows_in_boxes) ptx::wait(shared.q_full, 0);  // nobody else does
+  for (bool more = !is_only;;) {
+    loader.load(pipe, range, [&] {
+      if (!more) return;
+      items.next();
+      work = items.work();
+      loader.look_ahead(sm90::block_range(args.cache, work.segment, work.tile));
+    });
+    if (!more) break;
+    announcer.tell(work);
+    range = sm90::block_range(args.cache, work.segment, work.tile);
+    more = items.more();
+    if (!more) announcer.tell_end();
+  }
+  if (is_only && work.blocks() == 0 && args.query.rows_in_boxes) {
+    ptx::wait(shared.q_full, 0);  // nobody else does
+  }
 }
 
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
                                      const CUtensorMap& map, const sm90::QueryMaps& query_maps) {
   if constexpr (kBeginsEarly<Config>) {
-    if (knows_item<Config>(args)) return load_known_item<Config>(shared, args, map, query_maps);
+    if (knows_items<Config>(args)) return load_known_items<Config>(shared, args, map, query_maps);
   }
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;

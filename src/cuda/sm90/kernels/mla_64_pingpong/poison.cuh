@@ -1,5 +1,7 @@
 // V of dead tokens must not reach the output: a weight of 0 does not silence NaN. Values of V that are not
 // finite, in tokens that only some rows see, must reach these rows' outputs alone.
+// Unless a loader writes zeros for dead tokens, a warpgroup silences a block only if its scores say so
+// (math/finite_scores.cuh).
 #pragma once
 
 #include "cuda/sm90/kernels/mla_64_pingpong/phases.cuh"
@@ -34,16 +36,7 @@ __device__ __forceinline__ void silence_block(SharedMemory<Config>& shared, cons
     if (found) shared.poisoned[parities[kMeeting]] = 1;
     ptx::named_sync(kAlone + kMe, 128);
   };
-  if constexpr (Config::kUnrollsZeros) {
-    sm90::zero_tokens<Config::kVChunks, 128>(row_of, live, thread);
-    ptx::fence_for_async_proxy();
-    if (partial == 0) return ptx::named_sync(kAlone + kMe, 128);
-    const bool poisoned = sm90::holds_poison<Operand, Config::kVChunks, 128>(row_of, partial, thread);
-    if (!ptx::named_any(kAlone + kMe, 128, poisoned)) return;
-    record();
-  } else if (partial != 0) {
-    record();
-  }
+  if (partial != 0) record();
   sm90::silence_tokens<Operand, Config::kVChunks, 128>(row_of, live, partial, thread);
   ptx::fence_for_async_proxy();
   ptx::named_sync(kAlone + kMe, 128);

@@ -152,7 +152,7 @@ __device__ __forceinline__ void compute_share_alone(SharedMemory<Config>& shared
     if (Config::kListShares && threadIdx.x < 32 && !schedule::combines_shares(args.geometry.partition)) {
       warpgroup.request_query(position.ahead().get());
     }
-    warpgroup.finish(position.get(), false);
+    warpgroup.finish(position.get());
   }
 }
 

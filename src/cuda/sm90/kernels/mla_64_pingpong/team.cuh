@@ -203,7 +203,7 @@ class TeamWarpgroup : public Warpgroup<Config> {
   using Base::Base;
 
   /// The team's result of its only segment.
-  __device__ __forceinline__ void finish(const sm90::Work& work, bool) {
+  __device__ __forceinline__ void finish(const sm90::Work& work) {
     const TeamMerge<Config> merge(this->shared_, this->args_, work);
     ptx::cluster_sync();  // all CTAs have read their KV
     if (this->shared_.poisoned[this->parities_[kMeeting]] != 0) this->spread_poison();

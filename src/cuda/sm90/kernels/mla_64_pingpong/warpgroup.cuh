@@ -27,6 +27,7 @@
 #include "cuda/sm90/load/cache_scale.cuh"
 #include "cuda/sm90/load/q_loader.cuh"
 #include "cuda/sm90/load/query_max.cuh"
+#include "cuda/sm90/math/finite_scores.cuh"
 #include "cuda/sm90/math/fragment.cuh"
 #include "cuda/sm90/math/mask.cuh"
 #include "cuda/sm90/math/pv_mma.cuh"
@@ -317,12 +318,17 @@ class Warpgroup {
     const bool scales = Config::kFewBlocks && !(args_.scale_log2 > 0);
     if (live_ != sm90::kAllLive || partial != 0 || scales) {
       if (scales) sm90::multiply(s_, args_.scale_log2);
+      const bool finite = Config::Loader::kZeroesDead || sm90::all_finite(s_);
       const int start = Config::kRowsAlike ? 0 : start_token(work);
       const auto from_start = [&](int row) -> TokenPrefix {
         return {Config::kRowsAlike ? sm90::kTileRows : seen(work, row).end - start};
       };
       sm90::mask_scores(s_, live_, from_start(fragment_.row), from_start(fragment_.row + 8), fragment_);
-      if (!Config::Loader::kZeroesDead || partial != 0) silence<kMe>(work, partial);
+      if constexpr (Config::Loader::kZeroesDead) {
+        if (partial != 0) silence<kMe>(work, partial);
+      } else if (ptx::named_any(kAlone + kMe, 128, !finite)) {
+        silence<kMe>(work, partial);
+      }
     }
     const sm90::RowPair before = base_;
     if constexpr (Config::kTurns) {

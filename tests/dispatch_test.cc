@@ -695,7 +695,8 @@ TEST(Dispatch, SharesAreMergedBehindTheKernel) {
       const cuda::InstanceKey key = fp8::key_of(problem, g, /*has_pages=*/true);
       const auto& keys = fp8::kAlone584Keys;
       const bool alone = std::find(keys.begin(), keys.end(), key) != keys.end();
-      EXPECT_FALSE(alone && cuda::merges_in_kernel(g)) << batch << " requests of " << heads << " heads";
+      EXPECT_FALSE(alone && cuda::merges_in_kernel(problem, g))
+          << batch << " requests of " << heads << " heads";
       merged_in_pairs += schedule::combines_shares(g.partition) && g.parts <= 2 * g.requests;
     }
   }

@@ -91,7 +91,7 @@ Status launch_dense(const DecodeCall& planned,
   FLASHLATENT_RETURN_IF_ERROR(query_maps(call, boxes, launch));
   FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem, call.executor));
   const InstanceKey& key = instance->key;
-  const bool merges = instance->merges && merges_in_kernel(geometry);
+  const bool merges = instance->merges && merges_in_kernel(call.problem, geometry);
   if (merges) launch.args.merge_state = static_cast<sm90::MergeState*>(call.workspace.data);
   const int team = key.team == 0 ? geometry.team : key.team;
   FLASHLATENT_RETURN_IF_ERROR(

@@ -136,11 +136,12 @@ std::string unknown_dimensions(const DecodeProblem& problem, const char* accepte
                  accepted, " accepted");
 }
 
-bool merges_in_kernel(const schedule::Geometry& g) {
+bool merges_in_kernel(const DecodeProblem& problem, const schedule::Geometry& g) {
+  const int least_tenths = problem.cache.format == KvFormat::kPlain ? 3 : 5;
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   if (schedule::combines_shares(g.partition)) return false;
-  return schedule::max_merges(g) > 0 && 2 * items >= g.parts && g.lanes <= 2 && g.fixed_split == 0 &&
-         g.parts * g.lanes <= sm90::kMostMergingCtas;
+  return schedule::max_merges(g) > 0 && 10 * items >= std::int64_t{least_tenths} * g.parts && g.lanes <= 2 &&
+         g.fixed_split == 0 && g.parts * g.lanes <= sm90::kMostMergingCtas;
 }
 
 }  // namespace flashlatent::cuda

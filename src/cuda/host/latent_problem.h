@@ -68,9 +68,12 @@ std::string too_many_rows(const DecodeProblem& problem, int most);
 /// of one list take from the format.
 std::string unknown_dimensions(const DecodeProblem& problem, const char* accepted = nullptr);
 
-/// Should the decode kernel run the combine step itself, if it can? Not if most requests are split, since a
-/// separate launch has four CTAs on each multiprocessor; nor if it merges shares of all requests. With four
-/// row tiles side by side calls took up to 3 % longer with the kernel's step.
-bool merges_in_kernel(const schedule::Geometry& geometry);
+/// Should the decode kernel run the combine step itself, if it can? Not if few requests are split over all
+/// parts, since a separate launch has four CTAs on each multiprocessor: with three tenths of the parts as
+/// items, or more, the kernel's own step takes up to 10 % less (docs/log/mla_64_pingpong.md), with 24
+/// requests on 132 parts up to 7 % more. From FP8 caches, where this was not measured, five tenths. Nor if it
+/// merges shares of all requests. With four row tiles side by side calls took up to 3 % longer with the
+/// kernel's step.
+bool merges_in_kernel(const DecodeProblem& problem, const schedule::Geometry& geometry);
 
 }  // namespace flashlatent::cuda

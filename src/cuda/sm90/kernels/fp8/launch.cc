@@ -9,7 +9,7 @@ Status launch(const DecodeCall& call) {
   return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading) {
     const cuda::InstanceKey asked = key_of(c.problem, c.geometry, c.inputs.kv_cache.shape[0] > 0);
     if (cuda::has_edges(c.inputs, c.outputs)) return cuda::find_instance({kEdges}, with_edges(asked));
-    if (cuda::merges_in_kernel(c.geometry)) {
+    if (cuda::merges_in_kernel(c.problem, c.geometry)) {
       return cuda::find_instance({kMergingFewRows, kMergingFewRowsE4m3, kMergingFewRows584, kTeams,
                                   kE4m3Teams, kRows64Instances, kRecords},
                                  asked);

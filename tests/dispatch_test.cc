@@ -445,7 +445,8 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
 TEST(Dispatch, RolesTakesTwoRowTilesOfManyBlocks) {
   Executor executor;
   executor.backend = Backend::kCuda;
-  // From some 15 blocks of 64 tokens a CTA on; of up to 32 requests from some 9; of whole requests always.
+  // From some 15 blocks of 64 tokens a CTA on; of up to 32 requests from some 9; of whole requests from 9,
+  // too.
   for (auto [batch, tokens] : {std::array{1, 32768},
                                {4, 12288},
                                {8, 6144},
@@ -461,15 +462,14 @@ TEST(Dispatch, RolesTakesTwoRowTilesOfManyBlocks) {
                                {100, 2048},
                                {128, 512},
                                {128, 256},
-                               {64, 512},
-                               {32, 512},
                                {128, 4096}}) {
     DecodeProblem problem = problem_of(batch, 128, tokens);
     EXPECT_EQ(picked(problem, executor, 132), "mla_64_roles") << batch << ", " << tokens;
     problem.cache.dtype = Dtype::kF16;
     EXPECT_EQ(picked(problem, executor, 132), "mla_64_roles") << "fp16, " << batch << ", " << tokens;
   }
-  for (auto [batch, tokens] : {std::array{1, 16384}, {4, 4096}, {8, 2048}, {16, 1024}}) {
+  for (auto [batch, tokens] :
+       {std::array{1, 16384}, {4, 4096}, {8, 2048}, {16, 1024}, {64, 512}, {32, 512}}) {
     EXPECT_EQ(picked(problem_of(batch, 128, tokens), executor, 132), "mla_64_pingpong")
         << batch << ", " << tokens;
   }

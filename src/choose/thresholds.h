@@ -35,8 +35,8 @@ struct Mla64PingpongLimits {
   int most_team_blocks = 8;
   int few_rows = 16;  ///< A share of a tile with so few rows costs less.
   /// A whole item of so few blocks, which shapes tell, takes less than an item of a line: it asks for Q
-  /// at once, and the copy engine writes its output (docs/log/mla_64_pingpong.md).
-  int few_whole_blocks = 4;
+  /// at once, and reads no plan (docs/log/mla_64_pingpong.md).
+  int few_whole_blocks = 8;
   /// Nobody balances the lengths of whole items that a part has in turn, so they have at most so many blocks.
   int most_blocks_in_turn = 8;
 };

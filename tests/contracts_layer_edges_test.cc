@@ -159,23 +159,65 @@ TEST_P(LayerEdgesOf, RotationsOfAllKinds) {
   }
 }
 
-// Records: rotations and the cast by the kernel of 64 rows where items stay whole, norms before it.
+// Records, by the kernels that have edges of their own for them: whole items, shares of items, and teams.
+// Norms are a launch before, but for teams. Every twelfth query token has nothing to attend to.
 TEST_P(LayerEdgesOf, DeepSeekV41) {
-  if (on_gpu()) executor_.kernel = "fp8_64";
-  for (KvFormat extra : {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288}) {
-    for (int columns : {128, 32}) {
-      for (auto [heads, batch, norm] :
-           {std::tuple(40, 3, 0.0F), {64, 70, 0.0F}, {64, 3, 1e-6F}, {128, 3, 0.0F}}) {
-        CaseSpec spec = v4(heads, std::vector<int>(batch, 200));
-        spec.lengths[1] = 0;
-        spec.format = KvFormat::kMxfp8_528;
-        spec.extra_format = extra;
-        spec.edges.norm = norm;
-        spec.edges.fp8_columns = columns;
-        spec.edges.fp8_groups = 8;
-        spec.edges.keeps_out = heads == 128;
-        check(spec);
+  struct By {
+    const char* kernel;
+    std::vector<int> heads;
+    int batch;
+    float norm = 0;
+  };
+  const std::vector<By> ways = {{"fp8_32", {8, 12, 16, 24, 32, 64}, 13},
+                                {"fp8_32", {8, 24}, 140},
+                                {"fp8_32", {16}, 140},
+                                {"fp8_32", {16}, 13, 1e-6F},
+                                {"fp8_64", {40, 64, 128}, 13},
+                                {"fp8_64", {64}, 70},
+                                {"fp8_64", {64}, 3, 1e-6F},
+                                {"mla_64_team", {12, 64}, 5},
+                                {"mla_64_team", {128}, 2},
+                                {"mla_64_team", {20}, 3, 1e-6F}};
+  for (const By& way : ways) {
+    if (on_gpu()) executor_.kernel = way.kernel;
+    for (const int heads : way.heads) {
+      for (const KvFormat extra : {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288}) {
+        for (const ScalePlace place : {ScalePlace::kToken, ScalePlace::kPage}) {
+          CaseSpec spec = v4(heads, std::vector<int>(on_gpu() ? way.batch : 2, 130));
+          spec.lengths[1] = 0;
+          spec.format = KvFormat::kMxfp8_528;
+          spec.extra_format = extra;
+          spec.scale_place = place;
+          spec.extra_topk = 70;
+          spec.edges.norm = way.norm;
+          spec.edges.fp8_groups = heads % 8 == 0 ? 8 : 1;
+          spec.edges.keeps_out = place == ScalePlace::kPage;
+          check(spec);
+        }
       }
+    }
+  }
+}
+
+// Options that kernels of records leave to launches, queries alone, which leave items split, and angles of
+// all kinds.
+TEST_P(LayerEdgesOf, RotationsOfRecords) {
+  for (const char* kernel : {"fp8_32", "mla_64_team"}) {
+    if (on_gpu()) executor_.kernel = kernel;
+    for (const EdgeSpec& edges :
+         {EdgeSpec{.q_columns = 64, .layout = RotaryTable::kInterleaved, .wide_positions = true},
+          EdgeSpec{.out_columns = 64, .layout = RotaryTable::kInterleaved, .bf16_table = true},
+          EdgeSpec{.q_columns = 128, .out_columns = 64, .fp8_columns = 128},
+          EdgeSpec{.q_columns = 64, .out_columns = 64, .pairs = RotaryPairs::kHalves, .fp8_columns = 128},
+          EdgeSpec{.q_columns = 64, .out_columns = 64, .fp8_columns = 32, .keeps_out = false},
+          EdgeSpec{.fp8_columns = 128, .keeps_out = false}}) {
+      CaseSpec spec = v4(16, std::vector<int>(5, 130));
+      spec.format = KvFormat::kMxfp8_528;
+      spec.extra_format = KvFormat::kNvfp4_288;
+      spec.extra_topk = 70;
+      spec.strided = true;
+      spec.edges = edges;
+      check(spec);
     }
   }
 }

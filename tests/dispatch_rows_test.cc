@@ -2,6 +2,10 @@
 // asked.
 #include <gtest/gtest.h>
 
+#include <string>
+#include <tuple>
+#include <utility>
+
 #include "dispatch/select.h"
 
 namespace flashlatent {
@@ -129,6 +133,33 @@ TEST(DispatchRows, EdgesOfTheLayerCount) {
   EXPECT_EQ(picked(problem), "mla_64_pingpong");
   problem.options.q_edge = problem.options.out_edge = true;
   EXPECT_EQ(picked(problem), "fp8_64");
+}
+
+// Of records, too: whole items, shares of up to 32 rows and teams have them in their own passes.
+TEST(DispatchRows, EdgesOfRecordsCount) {
+  const auto best = [](int batch, int heads, bool edges) {
+    DecodeProblem problem = with_extra(problem_of(KvFormat::kMxfp8_528, 512, heads, 1));
+    problem.cache.scales = ScalePlace::kToken;
+    problem.cache.extra.format = KvFormat::kNvfp4_288;
+    problem.query.batch = batch;
+    problem.sparse.topk = 128;
+    problem.options.q_edge = problem.options.out_edge = edges;
+    const Result<std::vector<Candidate>> list = candidates(problem, on_gpu(), kWorkers);
+    EXPECT_TRUE(list.ok()) << list.status().message();
+    return list.ok() ? *cheapest(*list) : Candidate{};
+  };
+  for (const auto& [batch, heads, kernel] : {std::tuple(128, 8, "fp8_32"),
+                                             {128, 16, "fp8_32"},
+                                             {128, 32, "fp8_32"},
+                                             {128, 64, "fp8_64"},
+                                             {64, 16, "fp8_32"},
+                                             {64, 64, "fp8_32"},
+                                             {8, 16, "mla_64_team"},
+                                             {8, 64, "mla_64_team"}}) {
+    EXPECT_STREQ(best(batch, heads, true).kernel->name, kernel) << batch << " " << heads;
+    EXPECT_EQ(best(batch, heads, true).times.equal, best(batch, heads, false).times.equal)
+        << batch << " " << heads;
+  }
 }
 
 // Few requests from fp8_584 by indices: as many teams as are resident together, each CTA with one block or

@@ -348,8 +348,8 @@ std::vector<BenchCase> sparse_v41() {
 /// The same with the edges of the layer, which are V4's but for the norm, and without.
 std::vector<BenchCase> sparse_v41_edges() {
   std::vector<BenchCase> cases;
-  for (int heads : {16, 64, 128}) {
-    for (int batch : {8, 64, 128}) {
+  for (int heads : {8, 16, 32, 64, 128}) {
+    for (int batch : {1, 8, 64, 128}) {
       BenchCase c = v4_case(batch, 1, heads, 512, 64, 1 << 20);
       set_format(c.problem.cache, KvFormat::kMxfp8_528);
       c.problem.cache.extra.format = KvFormat::kNvfp4_288;

@@ -18,4 +18,7 @@ enum class Partials {
 Status combine_plan(const sm90::DecodeArguments& args, const DecodeProblem::Cache& cache, Partials partials,
                     const Executor& executor);
 
+/// The same of partial results in fp32 of items in shares, with the output's edge of the layer.
+Status combine_edges(const sm90::DecodeArguments& args, const Executor& executor);
+
 }  // namespace flashlatent::cuda

@@ -287,6 +287,8 @@ Status combine_plan(const sm90::DecodeArguments& args, const DecodeProblem::Cach
   const std::int64_t rows =
       schedule::max_merges(args.geometry) * args.geometry.lanes * args.geometry.tile_rows;
   if (rows == 0) return {};
+  const sm90::EdgeArguments& edges = args.edges;
+  if (edges.output.positions != nullptr || edges.codes != nullptr) return combine_edges(args, executor);
   FLASHLATENT_ASSIGN_OR_RETURN(const int units, multiprocessors(executor.device));
   const RowsToMerge work = {rows, cache.v_dim, units};
   using Bf16 = __nv_bfloat16;

@@ -129,6 +129,45 @@ class QueryRowEdge {
   edges::Angle angles_[4];
 };
 
+/// Turns the last columns of rows in a tile of 64 rows, to which nothing else is done. kThreads threads have
+/// eight columns of a row each.
+template <int kThreads>
+class RowTurner {
+  static constexpr int kUnits = kRotatedColumns / 8;  // of a row
+
+ public:
+  /// Of `rows` rows. Loads the angles of a query token's position, by threads that have a row.
+  __device__ __forceinline__ RowTurner(const edges::Rotary& rotary, std::int64_t position, int rows)
+      : rows_(rows) {
+    if (first_row() >= rows) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) angles_[i] = rotary.angle(position, unit() * 4 + i);
+  }
+
+  /// `tile`: the address of the rows' last columns.
+  __device__ __forceinline__ void turn(std::uint32_t tile) const {
+#pragma unroll 1
+    for (int row = first_row(); row < rows_; row += kThreads / kUnits) {
+      const std::uint32_t at = tile + unit_offset(row, unit());
+      float x[8];
+      widen_word(ptx::load_shared_16_bytes(at), x);
+      turn_word(x, angles_);
+      ptx::store_16_bytes(at, round_word(x));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static int unit() {
+    return static_cast<int>(threadIdx.x) % kUnits;
+  }
+  __device__ __forceinline__ static int first_row() {
+    return static_cast<int>(threadIdx.x) / kUnits;
+  }
+
+  const int rows_;
+  edges::Angle angles_[4];
+};
+
 template <int kTiles>
 class QueryEdge {
   static constexpr int kRows = kTileRows, kColumns = kTiles * 64, kRope = kTiles - 1;

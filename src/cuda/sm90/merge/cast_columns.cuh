@@ -43,10 +43,12 @@ __device__ __forceinline__ std::uint8_t* codes_of_row(const DecodeArguments& arg
 __device__ __forceinline__ float finite_or_nan(float x) {
   return fmaf(x, 0.0F, x);
 }
+__device__ __forceinline__ std::uint32_t code_pair(float x, float y) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
+}
 /// Codes of two values times `factor`; NaN for values that are not finite.
 __device__ __forceinline__ std::uint32_t codes_of(float x, float y, float factor) {
-  const float2 pair = {finite_or_nan(x) * factor, finite_or_nan(y) * factor};
-  return __nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3);
+  return code_pair(finite_or_nan(x) * factor, finite_or_nan(y) * factor);
 }
 /// Writes the scale of a line of 128 columns; behind the last token it clears the padding.
 __device__ __forceinline__ void put_scale(const EdgeArguments& to, float* line, std::int64_t token,
@@ -167,59 +169,31 @@ class CastColumns {
   Memory& memory_;
 };
 
-/// The same of a tile of 64 rows, whose codes go to memory through shared memory: 128 bytes of a row
-/// together. Rows that have values that are not finite are rare, and leave them out in a second pass.
-template <class Threads, int kBarrier, int kChunks>
-class CastTile {
-  static constexpr int kRows = kTileRows, kSums = kRows / 2, kVDim = 2 * 64 * kChunks, kParts = kChunks / 2;
-  static_assert(kParts * kRows == 128, "a thread has 128 columns of a row");
+/// Scales of O^T whose codes go to memory through shared memory; kShares warpgroups share the output's
+/// columns. Rows that have values that are not finite are rare, and leave them out in a second pass.
+template <class Threads, int kBarrier, int kChunks, int kRows, int kShares>
+class ScaledColumns {
+ protected:
+  static constexpr int kVDim = kShares * 64 * kChunks, kParts = kChunks / 2;
+  static_assert(kChunks % 2 == 0, "a scale's columns are two chunks");
+  static_assert(kParts * kRows <= 128, "a thread has 128 columns of a row at most");
   using Columns = ColumnValues<kRows>;
-  using Accumulators = float[kChunks][kSums];
+  using Accumulators = float[kChunks][kRows / 2];
 
  public:
-  /// Shared memory of a warpgroup: largest magnitudes by warp, then codes of 128 columns.
-  union alignas(1024) Room {
-    float largest[kParts][4][kRows];
-    Tile codes;
-  };
-  /// What sums are multiplied by.
+  /// In shared memory, of a warpgroup: the largest magnitude that each warp has of 128 columns of a row, and
+  /// what sums are multiplied by.
+  using Largest = float[kParts][4][kRows];
   using Factors = float[kParts][kRows];
 
-  __device__ __forceinline__ CastTile(Accumulators& o, int half, Room& room, Factors& factors)
-      : o_(o), half_(half), room_(room), factors_(factors) {}
+ protected:
+  __device__ __forceinline__ ScaledColumns(Accumulators& o, int share, Largest& largest, Factors& factors)
+      : o_(o), share_(share), largest_(largest), factors_(factors) {}
 
-  /// `factor`: the final factor of each row's sums. `codes`: the address of each row's codes; null: no such
-  /// row. `apart`: the last chunk's columns of lanes come in the order 0, 4, 1, 5, ... of pairs.
-  __device__ __forceinline__ void write(const DecodeArguments& args, const RowTile& tile,
-                                        const float (&factor)[kRows], std::uint8_t* const (&codes)[kRows],
-                                        bool apart) {
-    const bool odd = measure(args, tile, factor, false);
-    if (ptx::named_any(kBarrier + half_, 128, odd)) [[unlikely]] {
-#pragma unroll
-      for (auto& chunk : o_) {
-#pragma unroll
-        for (float& x : chunk) x = finite_or_nan(x);
-      }
-      measure(args, tile, factor, true);
-      meet();
-    }
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      stage(part);
-      meet();
-      copy(codes, part, apart);
-      if (part + 1 < kParts) meet();
-    }
-  }
+  __device__ __forceinline__ void meet() const { ptx::named_sync(kBarrier + share_, 128); }
 
- private:
-  __device__ __forceinline__ void meet() const {
-    ptx::named_sync(kBarrier + half_, 128);
-  }
-
-  /// Writes the scale of 128 columns of a row. Is one of them infinite? Not `last`: then nothing is written.
-  __device__ __forceinline__ bool measure(const DecodeArguments& args, const RowTile& tile,
-                                          const float (&factor)[kRows], bool last) const {
+  /// Finds largest magnitudes by warp.
+  __device__ __forceinline__ void measure() const {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       Columns largest;
@@ -230,12 +204,42 @@ class CastTile {
         largest[i] = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[2])), fmaxf(fabsf(y[0]), fabsf(y[2])));
       }
       const int lane = Threads::thread() % 32;
-      *reinterpret_cast<float2*>(&room_.largest[part][Threads::thread() / 32][first_of_lane<kRows>(lane)]) =
+      *reinterpret_cast<float2*>(&largest_[part][Threads::thread() / 32][first_of_lane<kRows>(lane)]) =
           over_tokens<kRows>(largest, lane, [](float a, float b) { return fmaxf(a, b); });
     }
-    meet();
+  }
+
+  /// Writes scales, once all have met after measure(). `factor`: the final factor of each row's sums.
+  __device__ __forceinline__ void scale(const DecodeArguments& args, const RowTile& tile,
+                                        const float (&factor)[kRows]) {
+    const bool odd = scale_row(args, tile, factor, false);
+    if (ptx::named_any(kBarrier + share_, 128, odd)) [[unlikely]] {
+#pragma unroll
+      for (auto& chunk : o_) {
+#pragma unroll
+        for (float& x : chunk) x = finite_or_nan(x);
+      }
+      measure();
+      meet();
+      scale_row(args, tile, factor, true);
+      meet();
+    }
+  }
+
+  Accumulators& o_;
+  const int share_;
+  Largest& largest_;
+  Factors& factors_;
+
+ private:
+  /// Writes the scale of 128 columns of a row. Is one of them infinite? Not `last`: then nothing is written.
+  __device__ __forceinline__ bool scale_row(const DecodeArguments& args, const RowTile& tile,
+                                            const float (&factor)[kRows], bool last) const {
+    if constexpr (kParts * kRows < 128) {
+      if (Threads::thread() >= kParts * kRows) return false;
+    }
     const int part = Threads::thread() / kRows, n = Threads::thread() % kRows;
-    const auto& of_warp = room_.largest[part];
+    const auto& of_warp = largest_[part];
     // NaN is left out, as by the maxima before.
     const float largest =
         fmaxf(fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n])), 0.0F);
@@ -247,12 +251,49 @@ class CastTile {
     if (n >= tile.rows) return false;
     const EdgeArguments& to = args.edges;
     const CodePlace place = CodePlace::find<kVDim>(to, tile.head(args.query, n));
-    const int line = (place.column + (half_ * kParts + part) * edges::kScaleColumns) / edges::kScaleColumns;
+    const int line = (place.column + (share_ * kParts + part) * edges::kScaleColumns) / edges::kScaleColumns;
     put_scale(to, to.scales + (std::int64_t{place.group} * to.scale_lines + line) * to.padded_tokens,
               query_token(args, tile), exponent);
     return false;
   }
+};
 
+/// The same of a tile of 64 rows: 128 bytes of a row go to memory together.
+template <class Threads, int kBarrier, int kChunks>
+class CastTile : ScaledColumns<Threads, kBarrier, kChunks, kTileRows, 2> {
+  using Base = ScaledColumns<Threads, kBarrier, kChunks, kTileRows, 2>;
+  using Base::kParts, Base::meet, Base::o_, Base::factors_;
+  static constexpr int kRows = kTileRows;
+
+ public:
+  /// Shared memory of a warpgroup: largest magnitudes by warp, then codes of 128 columns.
+  union alignas(1024) Room {
+    typename Base::Largest largest;
+    Tile codes;
+  };
+  using typename Base::Factors;
+
+  __device__ __forceinline__ CastTile(typename Base::Accumulators& o, int half, Room& room, Factors& factors)
+      : Base(o, half, room.largest, factors), room_(room) {}
+
+  /// `factor`: the final factor of each row's sums. `codes`: the address of each row's codes; null: no such
+  /// row. `apart`: the last chunk's columns of lanes come in the order 0, 4, 1, 5, ... of pairs.
+  __device__ __forceinline__ void write(const DecodeArguments& args, const RowTile& tile,
+                                        const float (&factor)[kRows], std::uint8_t* const (&codes)[kRows],
+                                        bool apart) {
+    this->measure();
+    meet();
+    this->scale(args, tile, factor);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      stage(part);
+      meet();
+      copy(codes, part, apart);
+      if (part + 1 < kParts) meet();
+    }
+  }
+
+ private:
   /// Stores codes of 128 columns as a tile of rows.
   __device__ __forceinline__ void stage(int part) const {
     const int thread = Threads::thread(), lane = thread % 32;
@@ -278,9 +319,6 @@ class CastTile {
       }
     }
   }
-  __device__ __forceinline__ static std::uint32_t code_pair(float x, float y) {
-    return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
-  }
 
   /// From the tile to memory.
   __device__ __forceinline__ void copy(std::uint8_t* const (&codes)[kRows], int part, bool apart) const {
@@ -295,14 +333,12 @@ class CastTile {
       }
       std::uint8_t* to = codes[row];
       if (to == nullptr) continue;
-      *reinterpret_cast<uint4*>(to + (half_ * kParts + part) * edges::kScaleColumns + unit * 16) = word;
+      *reinterpret_cast<uint4*>(to + (this->share_ * kParts + part) * edges::kScaleColumns + unit * 16) =
+          word;
     }
   }
 
-  Accumulators& o_;
-  const int half_;
   Room& room_;
-  Factors& factors_;
 };
 
 }  // namespace flashlatent::sm90

@@ -99,7 +99,9 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     if constexpr (Config::kRopeIsValue) {
       if (me_ == 1) Block::put_rope_in_pairs(o_[kRopeChunk], thread());
     }
-    if constexpr (Config::kEdges) turn_back();
+    if constexpr (Config::kEdges) {
+      if (work.segment.partial < 0) turn_back();
+    }
     const auto codes = code_rows();
     const typename Base::OutputRows rows =
         this->output_rows();  // once all have synchronised, the next segment's take their place
@@ -133,7 +135,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     return work_->tile;
   }
 
-  /// Whole items alone are turned and cast.
+  /// Whole items are turned and cast here, others when they are merged.
   __device__ __forceinline__ void turn_back() {
     if (me_ != 1 || args_.edges.output.positions == nullptr) return;
     float(&x)[kRows / 2] = o_[kRopeChunk];

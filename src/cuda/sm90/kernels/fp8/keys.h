@@ -57,8 +57,10 @@ constexpr cuda::InstanceKey with_edges(cuda::InstanceKey key) {
 }
 inline constexpr std::array kRows64Keys = {key(kRows64), e4m3_key(kRows64, cuda::Loading::kBoxes),
                                            e4m3_key(kRows64, cuda::Loading::kTokens), fp8_584_key(kRows64)};
-inline constexpr std::array kEdgesKeys = {with_edges(fp8_584_key(8, true)), with_edges(fp8_584_key(16, true)),
-                                          with_edges(fp8_584_key(32, true)), with_edges(fp8_584_key(kRows64)),
-                                          with_edges(records_key(kRows64, true))};
+inline constexpr std::array kEdgesKeys = {
+    with_edges(fp8_584_key(8, true)),  with_edges(fp8_584_key(16, true)),
+    with_edges(fp8_584_key(32, true)), with_edges(fp8_584_key(kRows64)),
+    with_edges(records_key(8, true)),  with_edges(records_key(16, true)),
+    with_edges(records_key(32, true)), with_edges(records_key(kRows64, true))};
 
 }  // namespace flashlatent::fp8

@@ -35,9 +35,9 @@ class Output {
   /// Q of that tile. The scorer has done with the previous one: its last exponents have come since.
   __device__ __forceinline__ void begin(bool has_blocks) {
     meet();
-    if constexpr (Config::kEdges) find_angles();
     if (has_blocks) take_query();
     ptx::arrive(shared_.query_ready);
+    if constexpr (Config::kEdges) find_angles();  // while the first block is scored
   }
 
   /// All blocks of one segment that has begun.
@@ -106,8 +106,11 @@ class Output {
     records::QueryShare<SharedMemory<Config>> share(shared_);
     if constexpr (Config::kEdges) {
       const edges::Rotary& rotary = args_.edges.query;
-      if (rotary.positions != nullptr)
-        share.turn(rotary, rotary.position(shared_.edges.request, shared_.edges.token));
+      if (rotary.positions != nullptr) {
+        typename decltype(share)::Angles angles;
+        share.find_angles(angles, rotary, rotary.position(shared_.edges.request, shared_.edges.token));
+        share.turn(angles);
+      }
     }
     const int warp_max = share.warp_max();
     // An empty item may come first: a second phase could be over before loaders wait.
@@ -228,17 +231,19 @@ class Output {
       write_partial<kHigh>(first_row + n, live, factor);
       return;
     }
-    if constexpr (Config::kEdges) {
-      turn_back<kHigh>();
-      const float final_factor =
-          live ? sm90::output_factor(args_.output, {factor, scale.lse}, to.head, true) : 0;
-      if (args_.edges.codes != nullptr) cast<kHigh>(work.tile, n, live, final_factor);
+    if constexpr (Config::kEdges) turn_back<kHigh>();
+    if (live) {
+      if (writes_lse) *to.lse = sm90::final_lse(args_.output.empty_lse, scale.lse);
+      if (!Config::kEdges || args_.output.out != nullptr) {
+        write_output<kHigh>(to.out + me_ * Config::kPartDim + lane * 32,
+                            sm90::output_factor(args_.output, {factor, scale.lse}, to.head, true));
+      }
     }
-    if (!live) return;
-    if (writes_lse) *to.lse = sm90::final_lse(args_.output.empty_lse, scale.lse);
-    if (Config::kEdges && args_.output.out == nullptr) return;
-    write_output<kHigh>(to.out + me_ * Config::kPartDim + lane * 32,
-                        sm90::output_factor(args_.output, {factor, scale.lse}, to.head, true));
+    if constexpr (Config::kEdges) {  // last, since it may change sums
+      if (args_.edges.codes == nullptr) return;
+      cast<kHigh>(work.tile, n, live,
+                  live ? sm90::output_factor(args_.output, {factor, scale.lse}, to.head, true) : 0);
+    }
   }
   /// Turns the last columns of a row.
   template <bool kHigh>
@@ -255,21 +260,35 @@ class Output {
       x[4] = pair.y;
     }
   }
+  /// The largest magnitude that a lane has of 128 columns of a row. NaN is left out.
+  template <bool kHigh>
+  __device__ __forceinline__ float largest_of(int part) const {
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const float2 two = pair<kHigh>(2 * part + i / 8, i % 8);
+      largest = fmaxf(largest, fmaxf(fabsf(two.x), fabsf(two.y)));
+    }
+    return largest;
+  }
   /// Casts row n to e4m3, by all lanes of its quad: 128 columns have a scale, of which a lane has 32.
   template <bool kHigh>
-  __device__ __forceinline__ void cast(const sm90::RowTile& tile, int n, bool live, float factor) const {
+  __device__ __forceinline__ void cast(const sm90::RowTile& tile, int n, bool live, float factor) {
     const sm90::EdgeArguments& to = args_.edges;
     const int lane = thread() % 4;
 #pragma unroll
     for (int part = 0; part < Config::kPartDim / edges::kScaleColumns; ++part) {
-      float largest = 0;
+      float largest = sm90::quad_max(largest_of<kHigh>(part));
+      if (__any_sync(0xffffffff, largest == INFINITY)) [[unlikely]] {
 #pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const float2 two = pair<kHigh>(2 * part + i / 8, i % 8);
-        largest = fmaxf(largest, fmaxf(fabsf(sm90::finite_or_nan(two.x)), fabsf(sm90::finite_or_nan(two.y))));
+        for (int i = 0; i < 32; ++i) {
+          float& x = o_[2 * part * 32 + i / 2 * 4 + kHigh * 2 + i % 2];
+          x = sm90::finite_or_nan(x);
+        }
+        largest = sm90::quad_max(largest_of<kHigh>(part));
       }
       // Of a row whose factor is NaN no value is finite.
-      const float amax = fmaxf(edges::product(sm90::quad_max(largest), factor), 0.0F);
+      const float amax = fmaxf(edges::product(largest, factor), 0.0F);
       const int exponent = edges::output_exponent(amax);
       const float of_codes = factor * e4m3::power_of_two(-exponent);
       if (!live) continue;
@@ -289,8 +308,8 @@ class Output {
         for (int i = 0; i < 4; ++i) {
           const float2 first = pair<kHigh>(2 * part + half, 2 * i),
                        second = pair<kHigh>(2 * part + half, 2 * i + 1);
-          words[i] = sm90::codes_of(first.x, first.y, of_codes) | sm90::codes_of(second.x, second.y, of_codes)
-                                                                      << 16;
+          words[i] = sm90::code_pair(first.x * of_codes, first.y * of_codes) |
+                     sm90::code_pair(second.x * of_codes, second.y * of_codes) << 16;
         }
         codes[half] = make_uint4(words[0], words[1], words[2], words[3]);
       }

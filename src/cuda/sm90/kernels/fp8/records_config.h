@@ -34,10 +34,12 @@ struct AnyConfig {
 };
 
 /// kRows_: query rows a tile, wgmma's N: 8, 16 or 32. kAlone_: a CTA has a share of one item, or whole items
-/// by kTurns (walk/listed_items.cuh).
-template <int kRows_, bool kAlone_>
+/// by kTurns (walk/listed_items.cuh). kEdges_: the edges of the layer in the kernel's own passes, with
+/// kAlone_.
+template <int kRows_, bool kAlone_, bool kEdges_ = false>
 struct Config : AnyConfig {
-  static constexpr bool kAlone = kAlone_;
+  static constexpr bool kAlone = kAlone_, kEdges = kEdges_;
+  static_assert(!kEdges || kAlone);
   static constexpr int kRows = kRows_;
   static_assert(kRows == 8 || kRows == 16 || kRows == 32);
 

@@ -41,6 +41,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= few_rows::kMaxSharedBytes);
+  if constexpr (Config::kEdges) sm90::fetch_constants(args.edges);
   set_up<Config>(shared);
   if constexpr (!Config::kAlone) sm90::wait_for_launch_before();
   if (threadIdx.x >= Config::kLoadersBegin) {

@@ -21,6 +21,7 @@ class Output : protected OutputPart<SharedMemory<Config>, /*kBarrier=*/1> {
   /// All blocks of one segment, and its result.
   __device__ __forceinline__ void attend(const sm90::Work& work) {
     const int blocks = work.blocks();
+    if constexpr (Config::kEdges) find_angles(work.tile);
     this->clear(o_);
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) multiply(block % Config::kScorers);
@@ -30,10 +31,19 @@ class Output : protected OutputPart<SharedMemory<Config>, /*kBarrier=*/1> {
     __nv_bfloat16* out[kColumns];  // null: no such row
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) out[i] = shared_.row_place[row(i)].out;
+    if constexpr (Config::kEdges) {
+      if (work.segment.partial < 0) {  // else the merge turns and casts
+        turn_back();
+        if (args_.edges.codes != nullptr) cast().measure();
+      }
+    }
     meet();  // once all have synchronised, the next segment's rows take their place
     const Columns factor = Base::columns_of(shared_.row_factor, [] { return fragment().column; });
     if (work.segment.partial >= 0) {
       write(factor, work.tile.rows, args_.partial.out + first_row * Config::kVDim);
+    } else if constexpr (Config::kEdges) {
+      if (args_.output.out != nullptr) write(factor, out);
+      if (args_.edges.codes != nullptr) cast().write(args_, work.tile, shared_.row_factor);
     } else {
       write(factor, out);
     }
@@ -47,6 +57,32 @@ class Output : protected OutputPart<SharedMemory<Config>, /*kBarrier=*/1> {
     ptx::arrive(shared_.all_meet);
     ptx::wait(shared_.all_meet, meeting_);
     meeting_ ^= 1;
+  }
+
+  /// Finds by which angles the item's output is turned, when all have met.
+  __device__ __forceinline__ void find_angles(const sm90::RowTile& tile) const {
+    const edges::Rotary& rotary = args_.edges.output;
+    if (thread() < sm90::kRotatedPairs && rotary.positions != nullptr)
+      shared_.edges.output[thread()] = sm90::angle_of(rotary, tile, thread());
+  }
+  /// Turns the last columns, which are the last two chunks of half of the lanes.
+  __device__ __forceinline__ void turn_back() {
+    constexpr int kFirst = Config::kVDim - sm90::kRotatedColumns;
+    if (args_.edges.output.positions == nullptr || column(Config::kChunks - 2) < kFirst) return;
+#pragma unroll
+    for (int chunk = Config::kChunks - 2; chunk < Config::kChunks; ++chunk) {
+      const edges::Angle angle = shared_.edges.output[(column(chunk) - kFirst) / 2];
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        float* x = &o_[chunk][i / 2 * 4 + i % 2];
+        const float2 pair = sm90::turned(x[0], x[2], angle);
+        x[0] = pair.x;
+        x[2] = pair.y;
+      }
+    }
+  }
+  __device__ __forceinline__ auto cast() {
+    return OutputCast<Config>(o_, shared_.edges.cast);
   }
 
   /// The next block, of that scorer. The last half of its columns comes first, and is free before the other

@@ -40,14 +40,23 @@ class QueryShare {
     }
   }
 
-  /// Turns the last columns, of a query token whose position this is: as cuda/ops/edges.cu does it.
-  __device__ __forceinline__ void turn(const edges::Rotary& rotary, std::int64_t position) {
-    constexpr int kPairs = 4, kFirst = (Config::kQkDim - sm90::kRotatedColumns) / 8;  // of a unit; a unit
-    const int unit = QueryShare::unit();
-    if (unit < kFirst) return;
-    edges::Angle angles[kPairs];
+  /// Of the thread's columns.
+  using Angles = edges::Angle[4];
+  /// Asks for the angles of a query token's position, if the thread's columns are turned.
+  __device__ __forceinline__ static void find_angles(Angles& angles, const edges::Rotary& rotary,
+                                                     std::int64_t position) {
+    if (!is_turned()) return;
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) angles[i] = rotary.angle(position, (unit - kFirst) * kPairs + i);
+    for (int i = 0; i < 4; ++i) angles[i] = rotary.angle(position, (unit() - kTurned) * 4 + i);
+  }
+  /// Waits for the columns.
+  __device__ __forceinline__ void come() {
+#pragma unroll
+    for (uint4& v : values_) asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w));
+  }
+  /// Turns the last columns as cuda/ops/edges.cu does it.
+  __device__ __forceinline__ void turn(const Angles& angles) {
+    if (!is_turned()) return;
 #pragma unroll
     for (uint4& value : values_) {
       float x[8];
@@ -87,6 +96,8 @@ class QueryShare {
  private:
   static constexpr int kInfinite = 0x7F80;
   static constexpr int kCount = Config::kRows / 4;
+  static constexpr int kTurned =
+      (Config::kQkDim - sm90::kRotatedColumns) / 8;  // the first unit that is turned
 
   /// Computed again at each call: it would take registers that the loop over blocks needs.
   __device__ __forceinline__ static int thread() {
@@ -107,6 +118,10 @@ class QueryShare {
   __device__ __forceinline__ static int unit() {
     const int chunk = thread() / 32;
     return chunk / 2 * 16 + quad_lane() * 4 + chunk % 2 * 2 + half();
+  }
+
+  __device__ __forceinline__ static bool is_turned() {
+    return unit() >= kTurned;
   }
 
   /// Of the warp. NaN is ignored.

@@ -28,6 +28,12 @@ class Scorer : ScoredBlock<SharedMemory<Config>> {
     shared_.base[n] = -INFINITY;
     shared_.finite_base[n] = kNoBase;
     find_row(shared_, args_, tile, n);
+    if constexpr (Config::kEdges) {
+      if (n == 0) {
+        shared_.edges.request = tile.request;
+        shared_.edges.token = tile.first_token;
+      }
+    }
   }
   /// Q of that tile.
   __device__ __forceinline__ void begin(bool has_blocks) {
@@ -78,17 +84,32 @@ class Scorer : ScoredBlock<SharedMemory<Config>> {
 
   /// All have done with the previous Q: they have synchronised since.
   __device__ __forceinline__ void take_query() {
-    const QueryShare<SharedMemory<Config>> share(shared_);
+    QueryShare<SharedMemory<Config>> share(shared_);
+    if constexpr (Config::kEdges) {
+      const edges::Rotary& rotary = args_.edges.query;
+      if (rotary.positions != nullptr) {
+        typename decltype(share)::Angles angles;
+        share.find_angles(angles, rotary, rotary.position(shared_.edges.request, shared_.edges.token));
+        share.come();
+        announce_query();  // loaders need not wait for angles
+        share.turn(angles);
+      }
+    }
     const int warp_max = share.warp_max();
-    // An empty item may come first: a second phase could be over before loaders wait.
-    if (!has_taken_query_) ptx::arrive(shared_.has_query);
-    has_taken_query_ = true;
+    announce_query();
     if (thread() % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;
     meet();
     const int exponent = sm90::query_exponent(shared_.query_max);
     share.store(shared_, __int_as_float((127 + exponent) << 23));
     scale_ = args_.scale_log2 * __int_as_float((127 - exponent) << 23);
     meet();
+  }
+
+  /// The call's first Q has come. An empty item may come first: a second phase could be over before loaders
+  /// wait.
+  __device__ __forceinline__ void announce_query() {
+    if (!has_taken_query_) ptx::arrive(shared_.has_query);
+    has_taken_query_ = true;
   }
 
   /// s_ = K Q^T of this warpgroup's next block, in base 2, with the logarithms of the tokens' units.

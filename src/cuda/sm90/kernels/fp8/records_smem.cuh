@@ -5,8 +5,10 @@
 
 #include "cuda/sm90/kernels/fp8/few_rows_smem.cuh"
 #include "cuda/sm90/kernels/fp8/record_copies.cuh"
+#include "cuda/sm90/kernels/fp8/records_cast.cuh"
 #include "cuda/sm90/kernels/fp8/records_config.h"
 #include "cuda/sm90/math/tile.cuh"
+#include "cuda/sm90/walk/rotated_pairs.cuh"
 
 namespace flashlatent::fp8::records {
 
@@ -14,6 +16,24 @@ namespace flashlatent::fp8::records {
 struct HalfOfValues {
   sm90::Tile chunks[mxfp8_528::kDim / 2 / 64];
 };
+
+/// A thread of the output's warpgroup.
+struct OutputThread {
+  __device__ __forceinline__ static int thread() { return threadIdx.x % 128; }
+  __device__ __forceinline__ static int column() { return sm90::fragment_of(thread()).column; }
+};
+inline constexpr int kOutputBarrier = 3;  // a named one
+template <class Config>
+using OutputCast = Cast<Config, OutputThread, kOutputBarrier>;
+
+/// Additions for the edges of the layer.
+template <class Config>
+struct LayerEdges {
+  int request, token;   // of the item
+  sm90::Angles output;  // by which it is turned back
+  typename OutputCast<Config>::Memory cast;
+};
+struct NoEdges {};
 
 template <class Config_>
 struct alignas(1024) SharedMemory {
@@ -43,6 +63,7 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier scorers_meet, all_meet;   // all_meet: with the output's warpgroup
   sm90::WorkQueue segments;
   few_rows::WalkMemory<Config> walks;
+  [[no_unique_address]] std::conditional_t<Config::kEdges, LayerEdges<Config>, NoEdges> edges;
 
   /// What the loader by lists waits for after its first block.
   __device__ __forceinline__ ptx::Barrier& first_query() { return has_query; }

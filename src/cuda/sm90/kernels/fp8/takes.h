@@ -31,7 +31,7 @@ std::optional<std::string> declines_records(const DecodeProblem& problem);
 /// The instance for a call. `has_pages`: a cache without pages has no boxes.
 cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& geometry, bool has_pages);
 
-/// The edges that these kernels have: of fp8_584, and of records by 64 rows, whose queries are turned but not
+/// The edges that these kernels have: of fp8_584, and of records, whose queries are turned but not
 /// normalised. Rotations of the last 64 columns by neighbours, and scales for 128 columns; outputs where
 /// items stay whole.
 FusedEdges fuses(const DecodeProblem& problem, const schedule::Geometry& geometry, const DecodeInputs& inputs,

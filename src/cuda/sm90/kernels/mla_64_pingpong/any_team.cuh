@@ -244,12 +244,18 @@ __device__ __forceinline__ void prepare_query(SharedMemory<Config>& shared, cons
                                               const sm90::RowTile& tile, std::int64_t position) {
   const sm90::EdgeArguments& edges = args.edges;
   if (edges.norm == 0 && edges.query.positions == nullptr) return;
-  const sm90::QueryRowEdge edge(edges, position);
-  ptx::wait(shared.q_full, 0);
-  constexpr int kWarps = Config::kThreads / 32;
+  if (edges.norm == 0) {
+    const sm90::RowTurner<Config::kThreads> turner(edges.query, position, tile.rows);
+    ptx::wait(shared.q_full, 0);
+    turner.turn(ptx::shared_address(shared.q[Config::kQkChunks - 1].bytes));
+  } else {
+    const sm90::QueryRowEdge edge(edges, position);
+    ptx::wait(shared.q_full, 0);
+    constexpr int kWarps = Config::kThreads / 32;
 #pragma unroll 1
-  for (int row = static_cast<int>(threadIdx.x) / 32; row < tile.rows; row += 2 * kWarps) {
-    edge.prepare(ptx::shared_address(shared.q), row, kWarps);  // also of rows that are not live
+    for (int row = static_cast<int>(threadIdx.x) / 32; row < tile.rows; row += 2 * kWarps) {
+      edge.prepare(ptx::shared_address(shared.q), row, kWarps);  // also of rows that are not live
+    }
   }
   ptx::fence_for_async_proxy();
 }

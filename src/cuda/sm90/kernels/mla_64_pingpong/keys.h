@@ -67,12 +67,11 @@ constexpr cuda::InstanceKey records_team_key() {
 }
 inline constexpr std::array kAnyTeamKeys = {any_team_key(), records_team_key()};
 /// The same with the edges of the layer.
-constexpr cuda::InstanceKey edges_team_key() {
-  cuda::InstanceKey key = any_team_key();
+constexpr cuda::InstanceKey with_edges(cuda::InstanceKey key) {
   key.edges = true;
   return key;
 }
-inline constexpr std::array kEdgesTeamKeys = {edges_team_key()};
+inline constexpr std::array kEdgesTeamKeys = {with_edges(any_team_key()), with_edges(records_team_key())};
 
 /// For CTAs, or with fp8_656 clusters, that have a share of one item.
 inline constexpr auto kShareKeys576x512 = cuda::plain_keys(576, 512, kTileRows);

@@ -62,9 +62,10 @@ Status launch(const DecodeCall& call) {
 
 Status launch_teams(const DecodeCall& call) {
   return cuda::launch_dense(call, [](const DecodeCall& c, Loading) {
-    if (cuda::has_edges(c.inputs, c.outputs)) return cuda::find_instance({kEdgesTeams}, edges_team_key());
     const bool records = cuda::loading_of(c.problem) == Loading::kRecords;
-    return cuda::find_instance({kAnyTeams}, records ? records_team_key() : any_team_key());
+    const cuda::InstanceKey key = records ? records_team_key() : any_team_key();
+    if (cuda::has_edges(c.inputs, c.outputs)) return cuda::find_instance({kEdgesTeams}, with_edges(key));
+    return cuda::find_instance({kAnyTeams}, key);
   });
 }
 

@@ -50,10 +50,9 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-/// From records with a RoPE part. A team of one writes its output without a merge.
+/// A team of one writes its output without a merge.
 FusedEdges fuses(const DecodeProblem& problem, const schedule::Geometry& geometry, const DecodeInputs& inputs,
                  const DecodeOutputs& outputs) {
-  if (loading_of(problem) != Loading::kRopeRecords) return {};
   return {.query = fits_query_edge(problem, inputs, true),
           .output = geometry.team > 1 && fits_output_edge(inputs, outputs)};
 }

@@ -14,7 +14,8 @@ FusedEdges fuses(const DecodeProblem& problem, const schedule::Geometry& geometr
                  const DecodeOutputs& outputs) {
   const schedule::Geometry g = cuda::geometry_of_call(problem, inputs, geometry);
   const bool whole = g.partition == schedule::Partition::kWhole || g.partition == schedule::Partition::kTurns;
-  const bool merged = schedule::combines_shares(g.partition) && g.tile_rows < kRows64;  // ops/combine_edges.cu
+  const bool merged =
+      schedule::combines_shares(g.partition) && g.tile_rows < kRows64;  // ops/combine_edges.cu
   const cuda::InstanceKey key = with_edges(key_of(problem, g, true));
   if (std::ranges::find(kEdgesKeys, key) == kEdgesKeys.end()) return {};
   // A warp has columns of a record's rows, not rows: it turns them, but knows no row's squares.

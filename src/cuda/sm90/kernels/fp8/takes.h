@@ -33,7 +33,7 @@ cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry&
 
 /// The edges that these kernels have: of fp8_584, and of records, whose queries are turned but not
 /// normalised. Rotations of the last 64 columns by neighbours, and scales for 128 columns; outputs where
-/// items stay whole.
+/// items stay whole, or are in shares of up to 32 rows, when these are merged.
 FusedEdges fuses(const DecodeProblem& problem, const schedule::Geometry& geometry, const DecodeInputs& inputs,
                  const DecodeOutputs& outputs);
 

@@ -30,7 +30,8 @@ constexpr cuda::DenseInstance records_edges() {
 constexpr cuda::DenseInstance records64_edges() {
   using Shape = records64::Config</*kAlone_=*/true, /*kEdges_=*/true>;
   return {.key = with_edges(records_key(kRows64, true)),
-          .kernel = cuda::compiled_kernel<records64::kernel<Shape>, Shape, records64::SharedMemory<Shape>>()};
+          .kernel = cuda::compiled_kernel<records64::kernel<Shape>, Shape, records64::SharedMemory<Shape>>(),
+          .boxes = {.query = cuda::query_chunks_map, .query_lines = false}};
 }
 }  // namespace
 

@@ -82,16 +82,27 @@ class GuessingLoader : public LoaderOf<Shared> {
   int guessed_begin_ = kNoGuess, guessed_blocks_ = 0;
 };
 
+/// Is an item, or the end, announced when the item before it is being loaded? Else when that has been loaded.
+template <class Config>
+inline constexpr bool kTellsAhead = requires {
+  requires Config::kTellsAhead;
+};
+
 /// All segments of a walk that has begun.
-template <class Items, class Loader, class Tell>
-__device__ __forceinline__ void load_items(Items& items, Loader& loader, Tell tell) {
+template <bool kAhead, class Items, class Loader, class Tell, class AtNext>
+__device__ __forceinline__ void load_items(Items& items, Loader& loader, Tell tell, AtNext at_next) {
+  if (kAhead && items.get().is_end()) tell(items.get());
   while (!items.get().is_end()) {
     const sm90::ListedRange range = items.range();  // of this segment, when the next one is there
     loader.load(range, [&] {
       items.next();
       if (!items.get().is_end()) loader.look_ahead(items.range());
+      if constexpr (kAhead) {
+        tell(items.get());
+        at_next(items.get());
+      }
     });
-    if (!items.get().is_end()) tell(items.get());
+    if (!kAhead && !items.get().is_end()) tell(items.get());
   }
 }
 
@@ -164,9 +175,12 @@ class FullLists {
   bool may_be_ = true;
 };
 
-template <class Shared>
-__device__ __forceinline__ void load_lists(Shared& shared, const sm90::DecodeArguments& args, int thread) {
+/// at_next(work): called when the next item is known, if it is announced ahead.
+template <class Shared, class AtNext>
+__device__ __forceinline__ void load_lists(Shared& shared, const sm90::DecodeArguments& args, int thread,
+                                           AtNext at_next) {
   using Config = typename Shared::Config;
+  constexpr bool kAhead = kTellsAhead<Config>;
   sm90::WorkPosition position(shared.segments);
   auto tell = [&](const sm90::Work& work) {
     if (thread == 0) position.put(work);
@@ -192,15 +206,22 @@ __device__ __forceinline__ void load_lists(Shared& shared, const sm90::DecodeArg
     } else {
       items.begin(part.find(), tell, look_ahead);
     }
-    load_items(items, loader, tell);
+    load_items<kAhead>(items, loader, tell, at_next);
   } else {
     sm90::PlannedItems items(walk, args);
     items.begin(sm90::PartPlace<>(args), tell, look_ahead);
-    load_items(items, loader, tell);
+    load_items<kAhead>(items, loader, tell, at_next);
   }
-  sm90::Work end;
-  end.segment.request = -1;
-  tell(end);
+  if constexpr (!kAhead) {
+    sm90::Work end;
+    end.segment.request = -1;
+    tell(end);
+  }
+}
+
+template <class Shared>
+__device__ __forceinline__ void load_lists(Shared& shared, const sm90::DecodeArguments& args, int thread) {
+  load_lists(shared, args, thread, [](const sm90::Work&) {});
 }
 
 /// Q of an item that shapes tell is loaded before the loader announces the item.

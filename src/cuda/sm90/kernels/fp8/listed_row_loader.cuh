@@ -38,8 +38,9 @@ class Copies584 {
     std::uint32_t live;  // of the warp's tokens of both blocks
   };
   /// This lane's token.
-  __device__ __forceinline__ Row locate(const sm90::CacheArguments& cache, const sm90::ListRange& lists,
-                                        sm90::ListPlace place, int entry) const {
+  __device__ __forceinline__ Row locate(Shared&, const sm90::CacheArguments& cache,
+                                        const sm90::ListRange& lists, sm90::ListPlace place,
+                                        int entry) const {
     const sm90::ListedToken found = sm90::token_of(cache, lists, place, entry, /*kv_head=*/0);
     const std::uint32_t live = __ballot_sync(0xffffffff, found.data != nullptr);
     if (found.data == nullptr) {
@@ -79,7 +80,9 @@ class Copies584 {
 /// By four warps, each with kWarpTokens tokens of every block. Addresses are found for two blocks together,
 /// each by half a warp. Entries (of the page table, or indices) are loaded four blocks ahead: with one block
 /// ahead the loads of a call's first four blocks began 2 us after one another. kInRegisters: ranges are in
-/// registers, else in shared memory. kBlocksAhead: blocks that may be loaded before any is read.
+/// registers, else in shared memory. kBlocksAhead: blocks that may be loaded before any is read; then the
+/// next range is sought. 0: it is sought in the middle of a range, when blocks are loaded far enough ahead; <
+/// 0: at its end.
 template <class Shared, bool kInRegisters, class Copies, int kBlocksAhead = Shared::Config::kSlots>
 class ListedRowLoader {
   using Range = sm90::ListedRange;
@@ -102,16 +105,27 @@ class ListedRowLoader {
   __device__ __forceinline__ void load(const Range& range, Announce announce) {
     int entry = entry_, ahead = entry_ahead_;
     // Once the loads of all stages have begun: walking on may wait for memory.
-    const int last = min(range.begin + kBlocksAhead, range.end) - 1;
+    const int last = kBlocksAhead > 0    ? min(range.begin + kBlocksAhead, range.end) - 1
+                     : kBlocksAhead == 0 ? range.begin + (range.end - range.begin) / 2
+                                         : range.end - 1;
     if (range.begin == range.end) announce();
 #pragma unroll 1
     for (int block = range.begin; block < range.end; block += 2) {
-      const typename Copies::Row row = copies_.locate(cache_, range.lists, place(range, block), entry);
+      const typename Copies::Row row =
+          copies_.locate(shared_, cache_, range.lists, place(range, block), entry);
       entry = ahead;
       ahead = look_up(range, block + 4);
-      copies_.copy(shared_, row, thread_, token(), 0);
-      if (!has_query_) wait_for_query();
-      if (block + 1 < range.end) copies_.copy(shared_, row, thread_, token(), 1);
+      if constexpr (kLoops) {
+#pragma unroll 1
+        for (int which = 0; which < min(range.end - block, 2); ++which) {
+          copies_.copy(shared_, row, thread_, token(), which);
+          if (!has_query_) wait_for_query();
+        }
+      } else {
+        copies_.copy(shared_, row, thread_, token(), 0);
+        if (!has_query_) wait_for_query();
+        if (block + 1 < range.end) copies_.copy(shared_, row, thread_, token(), 1);
+      }
       if (block == last || block + 1 == last) announce();
     }
   }
@@ -139,6 +153,11 @@ class ListedRowLoader {
   int entry_ = -1, entry_ahead_ = -1;  // of the next range's first four blocks
 
  private:
+  /// Are copies of both blocks one place in the code?
+  static constexpr bool kLoops = requires {
+    requires Copies::kLoops;
+  };
+
   /// Q is loaded after a call's first block, and needed as early (box_loader.cuh).
   __device__ __forceinline__ void wait_for_query() {
     ptx::wait(shared_.first_query(), 0);

@@ -18,16 +18,24 @@ struct Config : records::AnyConfig {
   static constexpr int kOutputs = 2;  // warpgroups, each half of the output's columns
   static constexpr int kPartDim = kVDim / kOutputs, kPartChunks = kPartDim / 64;
 
-  static constexpr int kComputeThreads = kOutputs * 128;       // of the outputs, which load Q, too
-  static constexpr int kLoadersBegin = kComputeThreads + 128;  // behind the scorer
+  static constexpr int kComputeGroups = kOutputs + kScorers;
+  static constexpr int kOutputThreads = kOutputs * 128;
+  static constexpr int kLoadersBegin = kOutputThreads + 128;  // behind the scorer
   static constexpr int kThreads = kLoadersBegin + 128;
   // Half of the output is 128 registers of a thread.
-  static constexpr int kOutputRegisters = 176, kScorerRegisters = 128, kLoaderRegisters = 32;
+  static constexpr int kOutputRegisters = 160, kScorerRegisters = 160, kLoaderRegisters = 32;
   static_assert(kOutputs * kOutputRegisters + kScorerRegisters + kLoaderRegisters == 4 * 128);
 
+  // The scorer takes Q as that of fp8_584 does (rows64_query.cuh): it loads the next one before it hands over
+  // an item's last scores, and multiplies it by a guessed factor.
+  static constexpr bool kAsksAhead = true, kGuessesQuery = true, kRowsAlike = true;
+  /// The next item is sought and announced when the present one's loads have begun, before it has been
+  /// scored: seeking it takes as long as three blocks, and fewer are loaded ahead.
+  static constexpr bool kTellsAhead = true;
+  static constexpr int kBlocksAhead = kAllBlocks;
   static constexpr int kTileBytes = sizeof(sm90::Tile);  // 64 columns of Q
-  /// Places of half of a block's values.
-  static constexpr int kHalves = 3;
+  static constexpr int kPlaces = 2;                      // of P
+  static constexpr int kSlices = 2, kSlicePlaces = 3;    // of a block's values: halves of the columns
   static constexpr bool kWholeTokens = false;
   static constexpr int kWarpStages = 2, kStageBytes = stage_bytes(kWholeTokens);
 };

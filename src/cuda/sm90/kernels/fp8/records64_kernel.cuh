@@ -19,13 +19,17 @@
 namespace flashlatent::fp8::records64 {
 
 template <class Config>
-__device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
+__device__ __forceinline__ void set_up(SharedMemory<Config>& shared, const sm90::DecodeArguments& args) {
   if (threadIdx.x == 0) {
     shared.segments.init(Config::kLoadersBegin / 32);
-    ptx::init(shared.has_query, Config::kComputeThreads);
-    ptx::init(shared.query_ready, Config::kComputeThreads);
-    ptx::init(shared.scored, 128);
-    ptx::init(shared.read, Config::kComputeThreads);
+    shared.lists.next_query.request = -1;
+    ptx::init(shared.has_query, args.query.rows_in_boxes ? 1 : 128);  // who asks, or the scorer's threads
+    ptx::init(shared.lists.first_query, 1);
+    for (ptx::Barrier& barrier : shared.has_p) ptx::init(barrier, 128);
+    ptx::init(shared.calm, 128);
+    ptx::init(shared.rows_found, 128);
+    ptx::init(shared.finished, 128);
+    ptx::init(shared.rows_read, Config::kOutputThreads);
     for (ptx::Barrier& barrier : shared.free) ptx::init(barrier, 128);
     init_stages(shared);
     ptx::publish_barriers();
@@ -35,27 +39,31 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
 
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
-    kernel(const __grid_constant__ sm90::DecodeArguments args) {
+    kernel(const __grid_constant__ sm90::DecodeArguments args, const __grid_constant__ CUtensorMap,
+           const __grid_constant__ sm90::QueryMaps query_maps) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= few_rows::kMaxSharedBytes);
+  if (threadIdx.x == Config::kOutputThreads && args.query.rows_in_boxes)
+    sm90::prefetch_query_maps<Config::kQkDim>(query_maps);
   if constexpr (Config::kEdges) sm90::fetch_constants(args.edges);
-  set_up<Config>(shared);
+  set_up<Config>(shared, args);
   if constexpr (!Config::kAlone) sm90::wait_for_launch_before();
   if (threadIdx.x >= Config::kLoadersBegin) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    few_rows::load_lists(shared, args, threadIdx.x - Config::kLoadersBegin);
-  } else if (threadIdx.x >= Config::kComputeThreads) {
-    ptx::give_registers<Config::kScorerRegisters>();  // none, but else ptxas has fewer for this role
-    if constexpr (Config::kAlone) sm90::wait_for_launch_before();
-    Scorer<Config> scorer(shared, args);
-    for (sm90::WorkPosition position(shared.segments); !position.get().is_end(); position.next()) {
-      scorer.attend(position.get());
-    }
+    few_rows::load_lists(shared, args, threadIdx.x - Config::kLoadersBegin, [&](const sm90::Work& next) {
+      if (!next.is_end()) rows64::Query<SharedMemory<Config>>::bring_to_l2(args, next.tile);
+    });
+  } else if (threadIdx.x >= Config::kOutputThreads) {
+    ptx::take_registers<Config::kScorerRegisters>();
+    score_items(shared, args, query_maps);
   } else {
     ptx::take_registers<Config::kOutputRegisters>();
+    if constexpr (Config::kAlone) sm90::wait_for_launch_before();
     Output<Config> output(shared, args);
-    few_rows::compute_lists(shared, args, output);
+    for (sm90::WorkPosition position(shared.segments); !position.get().is_end(); position.next()) {
+      output.attend(position.get());
+    }
   }
 }
 

@@ -1,14 +1,12 @@
-// An output warpgroup of the 64-row kernel for records: P from exponents, O += P V, half of the output's
-// columns, and results. A row is a quad's, and both warpgroups compute its P alike, so that nobody waits for
-// another's.
+// An output warpgroup of the 64-row kernel for records: O += P V, half of the output's columns, both operands
+// from shared memory, and results.
 //
 // Of 128 columns a lane has 32 adjacent ones, 16 in each of two chunks (record_keys.cuh).
 #pragma once
 
-#include "cuda/sm90/kernels/fp8/output_part.cuh"
 #include "cuda/sm90/kernels/fp8/records64_smem.cuh"
-#include "cuda/sm90/kernels/fp8/records_query.cuh"
 #include "cuda/sm90/merge/cast_columns.cuh"
+#include "cuda/sm90/merge/column_output.cuh"
 #include "cuda/sm90/merge/epilogue.cuh"
 
 namespace flashlatent::fp8::records64 {
@@ -21,68 +19,21 @@ class Output {
   __device__ __forceinline__ Output(SharedMemory<Config>& shared, const sm90::DecodeArguments& args)
       : shared_(shared), args_(args), me_(threadIdx.x / 128) {}
 
-  /// Computes what takes many instructions, once a row and segment.
-  __device__ __forceinline__ void prepare(const sm90::RowTile& tile) {
-    const int n = threadIdx.x;
-    if (n < kRows) records::find_row(shared_, args_, tile, n);
-    if constexpr (Config::kEdges) {
-      if (n == 0) {
-        shared_.edges.request = tile.request;
-        shared_.edges.token = tile.first_token;
-      }
-    }
-  }
-  /// Q of that tile. The scorer has done with the previous one: its last exponents have come since.
-  __device__ __forceinline__ void begin(bool has_blocks) {
-    meet();
-    if (has_blocks) take_query();
-    ptx::arrive(shared_.query_ready);
-    if constexpr (Config::kEdges) find_angles();  // while the first block is scored
-  }
-
-  /// All blocks of one segment that has begun.
+  /// One item.
   __device__ __forceinline__ void attend(const sm90::Work& work) {
-    work_ = &work;
+    const int blocks = work.blocks();
+    if (me_ == 1) find_rows(work.tile);
 #pragma unroll
     for (float& x : o_) x = 0;
-    sum_ = {0, 0};
-    base_ = {-INFINITY, -INFINITY};
-    finite_base_ = {kNoBase, kNoBase};
-    const int blocks = work.blocks();
 #pragma unroll 1
-    for (int i = 0; i < blocks; ++i) {
-      ptx::wait(shared_.scored, scored_parity_);
-      scored_parity_ ^= 1;
-      std::uint32_t p[4][4];
-      sm90::RowPair sum;
-#pragma unroll 1
-      while (__any_sync(0xffffffff, take_exponentials(p, sum))) rebase();
-      ptx::arrive(shared_.read);
-      sum_.low += sum.low;
-      sum_.high += sum.high;
-      multiply(p);
-    }
-  }
-
-  /// Writes the segment's result.
-  __device__ __forceinline__ void finish() {
-    const sm90::Work& work = *work_;
-    const sm90::RowPair sum = {sm90::quad_sum(sum_.low), sm90::quad_sum(sum_.high)};
-    const sm90::RowPlace<__nv_bfloat16> low = shared_.row_place[row()], high = shared_.row_place[row() + 8];
-    const std::int64_t first_row = sm90::first_partial_row<kRows>(args_, work);
-    meet();  // the next segment's rows take their place
-    write<false>(work, first_row, low, base_.low, sum.low);
-    write<true>(work, first_row, high, base_.high, sum.high);
+    for (int i = 0; i < blocks; ++i) multiply(i + 1 == blocks);
+    finish(work);
   }
 
  private:
-  static constexpr int kOutputsBarrier = 1;
   // Columns of a product: of 256 ptxas says that 128 registers, the launch's, are too few.
   static constexpr int kPiece = 128;
 
-  __device__ __forceinline__ static void meet() {
-    ptx::named_sync(kOutputsBarrier, Config::kComputeThreads);
-  }
   /// Made anew at each use: registers are short.
   __device__ __forceinline__ static int thread() {
     int thread = threadIdx.x % 128;
@@ -94,104 +45,36 @@ class Output {
     return sm90::fragment_of(thread()).row;
   }
 
-  /// By which the item's output is turned, when it is written.
-  __device__ __forceinline__ void find_angles() const {
-    const edges::Rotary& rotary = args_.edges.output;
-    if (threadIdx.x >= sm90::kRotatedPairs || rotary.positions == nullptr) return;
-    shared_.edges.output[threadIdx.x] =
-        rotary.angle(rotary.position(shared_.edges.request, shared_.edges.token), threadIdx.x);
-  }
-
-  __device__ __forceinline__ void take_query() {
-    records::QueryShare<SharedMemory<Config>> share(shared_);
-    if constexpr (Config::kEdges) {
-      const edges::Rotary& rotary = args_.edges.query;
-      if (rotary.positions != nullptr) {
-        typename decltype(share)::Angles angles;
-        share.find_angles(angles, rotary, rotary.position(shared_.edges.request, shared_.edges.token));
-        share.turn(angles);
-      }
+  /// Finds rows' places in the results, and sinks, while the item's first block is scored, when the item
+  /// before no longer needs its own.
+  __device__ __forceinline__ void find_rows(const sm90::RowTile& tile) const {
+    ptx::wait(shared_.rows_read, finished_parity_ ^ 1);
+    const int n = thread();
+    if (n < kRows) {
+      const auto place = sm90::RowPlace<typename Config::Element>::find(args_, tile, n);
+      shared_.rows[n] = {place.out, place.lse, 0,
+                         n < tile.rows ? sm90::sink_of(args_.output, place.head) : 0};
     }
-    const int warp_max = share.warp_max();
-    // An empty item may come first: a second phase could be over before loaders wait.
-    if (!has_taken_query_) ptx::arrive(shared_.has_query);
-    has_taken_query_ = true;
-    if (thread() % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;
-    meet();
-    share.store(shared_, __int_as_float((127 + sm90::query_exponent(shared_.query_max)) << 23));
+    ptx::arrive(shared_.rows_found);
   }
 
-  /// Calls take(k, half, low, high, shares) for pairs of tokens, 16 k + 8 half + thread % 4 * 2 + {0, 1}.
-  template <class Take>
-  __device__ __forceinline__ void for_each_pair(Take take) const {
-    const Exponents& from = shared_.exponents;
-    const int first = thread() % 4 * 2, flip = Exponents::flip(row() % 8);
-    const float *low = from.of_row[row()], *high = from.of_row[row() + 8];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int at = (k % 2 * 16 + half * 8 ^ flip) + first + k / 2 * 32;
-        take(k, half, *reinterpret_cast<const float2*>(low + at), *reinterpret_cast<const float2*>(high + at),
-             *reinterpret_cast<const float2*>(from.share + 16 * k + 8 * half + first));
-      }
-    }
-  }
-
-  /// P as A operand, relative to the bases so far, times the tokens' units; sums leave units out. Is any P
-  /// too large?
-  __device__ __forceinline__ bool take_exponentials(std::uint32_t (&p)[4][4], sm90::RowPair& sum) const {
-    float largest = 0;
-    sum = {0, 0};
-    for_each_pair([&](int k, int half, float2 low, float2 high, float2 share) {
-      low = make_float2(sm90::exp2_fast(low.x - finite_base_.low), sm90::exp2_fast(low.y - finite_base_.low));
-      high = make_float2(sm90::exp2_fast(high.x - finite_base_.high),
-                         sm90::exp2_fast(high.y - finite_base_.high));
-      sum.low = fmaf(low.x, share.x, fmaf(low.y, share.y, sum.low));
-      sum.high = fmaf(high.x, share.x, fmaf(high.y, share.y, sum.high));
-      largest = fmaxf(largest, fmaxf(fmaxf(low.x, low.y), fmaxf(high.x, high.y)));
-      p[k][2 * half] = sm90::pack<__half>(low.x, low.y);
-      p[k][2 * half + 1] = sm90::pack<__half>(high.x, high.y);
-      // Else the compiler packs, and sums up, behind the vote, and has no registers for 32 probabilities.
-      asm volatile("" : "+r"(p[k][2 * half]), "+r"(p[k][2 * half + 1]), "+f"(sum.low), "+f"(sum.high));
-    });
-    return is_too_large(largest);
-  }
-  __device__ __forceinline__ static bool is_too_large(float p) {
-    return p > 1 << (Config::kLargestP + Config::kSlack);
-  }
-
-  /// Raises bases. Whether a row's moves is decided by the row alone.
-  __device__ __forceinline__ void rebase() {
-    sm90::RowPair max{-INFINITY, -INFINITY};
-    const Exponents& from = shared_.exponents;
-#pragma unroll 1
-    for (int token = thread() % 4; token < 64; token += 4) {  // in any order
-      max.low = fmaxf(max.low, from.of_row[row()][token]);
-      max.high = fmaxf(max.high, from.of_row[row() + 8][token]);
-    }
-    const float low = settle(sm90::quad_max(max.low), base_.low, finite_base_.low);
-    const float high = settle(sm90::quad_max(max.high), base_.high, finite_base_.high);
-    sum_.low *= low;
-    sum_.high *= high;
-#pragma unroll
-    for (int i = 0; i < Config::kPartDim / 2; ++i) o_[i] *= i % 4 < 2 ? low : high;
-  }
-  /// Returns the factor of the row's sums so far.
-  __device__ __forceinline__ static float settle(float max, float& base, float& finite) {
-    const float before = base;
-    if (is_too_large(sm90::exp2_fast(max - finite))) base = max;
-    // Rounded up as in math/unit_scores.cuh.
-    finite = base == -INFINITY ? kNoBase : __fsub_ru(base, Config::kLargestP);
-    return before == -INFINITY ? 1.0F : sm90::exp2_fast(before - base);
-  }
-
-  /// o += P V, this warpgroup's half of the next block's values.
-  __device__ __forceinline__ void multiply(const std::uint32_t (&p)[4][4]) {
-    const int place = (half_ + (me_ ^ 1)) % Config::kHalves;  // the last half comes first
-    half_ += 2;
+  /// o += P V, this warpgroup's half of the next block's values. The first half of the columns waits until
+  /// the next block, if there is one, has been scored, so that products spread; the last half makes room for
+  /// that block's values.
+  __device__ __forceinline__ void multiply(bool is_last) {
+    static_assert(Config::kSlices == Config::kOutputs);
+    const int of_p = block_ % Config::kPlaces;
+    const int slice =
+        (block_ * Config::kSlices + (me_ ^ 1)) % Config::kSlicePlaces;  // the last one comes first
+    const std::uint64_t p =
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[of_p]), 0));
     const std::uint64_t v = ptx::descriptor_n_major(
-        __shfl_sync(0xffffffff, ptx::shared_address(&shared_.values[place]), 0), sizeof(sm90::Tile));
+        __shfl_sync(0xffffffff, ptx::shared_address(&shared_.values[slice]), 0), sizeof(sm90::Tile));
+    ptx::wait(shared_.has_p[of_p], block_ / Config::kPlaces & 1);
+    ++block_;
+    if (me_ == 0 && !is_last) ptx::wait(shared_.calm, block_ & 1);
+    if (shared_.shrinks[of_p] != 0) [[unlikely]]
+      shrink(shared_.factor[of_p]);
     ptx::pin_registers(o_);
     ptx::wgmma_fence();
 #pragma unroll
@@ -200,14 +83,31 @@ class Output {
       constexpr std::uint64_t kPieceStep = kPiece / 64 * sizeof(sm90::Tile) >> 4;
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        ptx::Wgmma<__half, kPiece>::template rs<true>(
-            part, p[step], v + piece * kPieceStep + step * ptx::kStepAlongRows, true);
+        ptx::Wgmma<__half, kPiece>::template ss<true>(
+            part, p + step * ptx::kStepAlongRow, v + piece * kPieceStep + step * ptx::kStepAlongRows, true);
       }
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin_registers(o_);
-    ptx::arrive(shared_.free[place]);
+    ptx::arrive(shared_.free[slice]);
+  }
+  __device__ __forceinline__ void shrink(const float (&factor)[kRows]) {
+    const float low = factor[row()], high = factor[row() + 8];
+#pragma unroll
+    for (int i = 0; i < Config::kPartDim / 2; ++i) o_[i] *= i % 4 < 2 ? low : high;
+  }
+
+  /// Writes the item's result.
+  __device__ __forceinline__ void finish(const sm90::Work& work) {
+    ptx::wait(shared_.finished, finished_parity_);
+    finished_parity_ ^= 1;
+    const Row low = shared_.rows[row()], high = shared_.rows[row() + 8];
+    ptx::arrive(shared_.rows_read);
+    const std::int64_t first_row = sm90::first_partial_row<kRows>(args_, work);
+    write<false>(work, first_row, low);
+    write<true>(work, first_row, high);
+    if constexpr (Config::kEdges) turned_ += work.blocks() > 0;
   }
 
   /// Two adjacent columns of a row: the i-th pair of chunk `chunk`.
@@ -217,45 +117,34 @@ class Output {
     return make_float2(of_chunk[0], of_chunk[4]);
   }
 
-  /// One row, `to`; kHigh: the second one.
+  /// One row; kHigh: the second one.
   template <bool kHigh>
-  __device__ __forceinline__ void write(const sm90::Work& work, std::int64_t first_row,
-                                        const sm90::RowPlace<__nv_bfloat16>& to, float base, float sum) {
-    const sm90::RowScale scale = sm90::finish_row(base, sum / (1 << Config::kLargestP));
-    const float factor = scale.factor / (1 << Config::kLargestP);
-    const int n = row() + 8 * kHigh, lane = thread() % 4;
+  __device__ __forceinline__ void write(const sm90::Work& work, std::int64_t first_row, const Row& finished) {
+    const int n = row() + 8 * kHigh;
     const bool live = n < work.tile.rows;
-    const bool writes_lse = me_ == 0 && lane == 0;
     if (work.segment.partial >= 0) {
-      if (live && writes_lse) args_.partial.lse[first_row + n] = scale.lse;
-      write_partial<kHigh>(first_row + n, live, factor);
+      write_partial<kHigh>(first_row + n, live, finished.factor);
       return;
     }
-    if constexpr (Config::kEdges) turn_back<kHigh>();
-    if (live) {
-      if (writes_lse) *to.lse = sm90::final_lse(args_.output.empty_lse, scale.lse);
-      if (!Config::kEdges || args_.output.out != nullptr) {
-        write_output<kHigh>(to.out + me_ * Config::kPartDim + lane * 32,
-                            sm90::output_factor(args_.output, {factor, scale.lse}, to.head, true));
-      }
+    if constexpr (Config::kEdges) {
+      if (work.blocks() > 0) turn_back<kHigh>();
+      if (args_.edges.codes != nullptr) cast<kHigh>(work.tile, n, live, live ? finished.factor : 0);
+      if (args_.output.out == nullptr) return;
     }
-    if constexpr (Config::kEdges) {  // last, since it may change sums
-      if (args_.edges.codes == nullptr) return;
-      cast<kHigh>(work.tile, n, live,
-                  live ? sm90::output_factor(args_.output, {factor, scale.lse}, to.head, true) : 0);
-    }
+    write_output<kHigh>(live ? finished.out + me_ * Config::kPartDim : nullptr, finished.factor);
   }
   /// Turns the last columns of a row.
   template <bool kHigh>
   __device__ __forceinline__ void turn_back() {
     constexpr int kLanes = 2, kPairs = 8;  // that have these columns; of a chunk
     const int lane = thread() % 4 - (4 - kLanes);
+    const sm90::Angles& angles = shared_.edges.output[turned_ % LayerEdges::kItems];
     if (args_.edges.output.positions == nullptr || me_ == 0 || lane < 0) return;
 #pragma unroll
     for (int i = 0; i < 2 * kPairs; ++i) {
       const int chunk = Config::kPartChunks - 2 + i / kPairs;
       float* x = o_ + chunk * 32 + i % kPairs / 2 * 8 + kHigh * 2 + i % 2;
-      const float2 pair = sm90::turned(x[0], x[4], shared_.edges.output[lane * 2 * kPairs + i]);
+      const float2 pair = sm90::turned(x[0], x[4], angles[lane * 2 * kPairs + i]);
       x[0] = pair.x;
       x[4] = pair.y;
     }
@@ -315,25 +204,37 @@ class Output {
       }
     }
   }
+  /// `out`: the row's first column of this warpgroup's; null: there is no such row. Lanes of a quad exchange
+  /// 16 bytes each, so that they store whole sectors: with half sectors, of 32 places a store, an output took
+  /// 12,000 clocks.
   template <bool kHigh>
   __device__ __forceinline__ void write_output(__nv_bfloat16* out, float factor) const {
     const bool aligned = sm90::is_aligned(out);
 #pragma unroll
-    for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
+    for (int chunk = 0; chunk < Config::kPartChunks; chunk += 2) {
+      std::uint32_t words[4][4];  // of eight columns each
 #pragma unroll
-      for (int eight = 0; eight < 2; ++eight) {
-        std::uint32_t words[4];
+      for (int i = 0; i < 4; ++i) {
+        std::uint32_t of_eight[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 two = pair<kHigh>(chunk, eight * 4 + i);
-          words[i] = sm90::pack<__nv_bfloat16>(two.x * factor, two.y * factor);
+        for (int eight = 0; eight < 4; ++eight) {
+          const float2 two = pair<kHigh>(chunk + eight / 2, eight % 2 * 4 + i);
+          of_eight[eight] = sm90::pack<__nv_bfloat16>(two.x * factor, two.y * factor);
         }
-        auto* at = reinterpret_cast<std::uint32_t*>(out + chunk / 2 * 128 + chunk % 2 * 16 + eight * 8);
+        sm90::transpose_words(of_eight);
+#pragma unroll
+        for (int lane = 0; lane < 4; ++lane) words[lane][i] = of_eight[lane];
+      }
+      if (out == nullptr) continue;
+#pragma unroll
+      for (int lane = 0; lane < 4; ++lane) {
+        auto* at = reinterpret_cast<std::uint32_t*>(out + chunk * 64 + lane * 32 + thread() % 4 * 8);
         if (aligned) {
-          *reinterpret_cast<uint4*>(at) = make_uint4(words[0], words[1], words[2], words[3]);
+          *reinterpret_cast<uint4*>(at) =
+              make_uint4(words[lane][0], words[lane][1], words[lane][2], words[lane][3]);
         } else {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) at[i] = words[i];
+          for (int i = 0; i < 4; ++i) at[i] = words[lane][i];
         }
       }
     }
@@ -364,11 +265,9 @@ class Output {
   SharedMemory<Config>& shared_;
   const sm90::DecodeArguments& args_;
   const int me_;
-  const sm90::Work* work_ = nullptr;
-  std::uint32_t half_ = 0;  // halves of values so far
-  std::uint32_t scored_parity_ = 0;
-  bool has_taken_query_ = false;  // the call's first
-  sm90::RowPair base_, finite_base_, sum_;
+  std::uint32_t block_ = 0;  // blocks so far
+  std::uint32_t finished_parity_ = 0;
+  std::uint32_t turned_ = 0;  // with edges: items with blocks whose output has been turned
   float o_[Config::kPartDim / 2];
 };
 

@@ -7,25 +7,32 @@
 #include "cuda/sm90/kernels/fp8/record_copies.cuh"
 #include "cuda/sm90/kernels/fp8/records64_config.h"
 #include "cuda/sm90/kernels/fp8/records_smem.cuh"
+#include "cuda/sm90/load/query_edge.cuh"
 #include "cuda/sm90/math/tile.cuh"
-#include "cuda/sm90/walk/rotated_pairs.cuh"
+#include "cuda/sm90/walk/row_tile.cuh"
 
 namespace flashlatent::fp8::records64 {
 
-/// Scores of a block, to base 2, with the logarithms of the tokens' units: by query row, tokens of a row in
-/// an order in which neither those who write nor those who read have bank conflicts.
-struct Exponents {
-  float of_row[64][64];
-  float share[64];  // of each token: one over its unit
-
-  /// Flips bits of a token's place in row `row`, of which it depends on the lowest three bits only.
-  __device__ __forceinline__ static int flip(int row) { return (row + (row >> 2 & 1) & 3) * 8; }
+/// A row's places in the results (null: no such row), what its sums are multiplied by, and its sink.
+struct Row {
+  __nv_bfloat16* out;
+  float* lse;
+  float factor, sink;
 };
 
-/// Additions for the edges of the layer.
+/// The scorer's next Q.
+struct NextQuery {
+  sm90::RowsInLine next_query;  // loaded when the present one is done; of no request: there is none
+  ptx::Barrier first_query;     // the call's first Q has come from memory; has one phase
+};
+
+/// Additions for the edges of the layer. The scorer finds an item's angles when it takes Q, up to two items
+/// before the outputs are turned by them.
 struct LayerEdges {
-  int request, token;  // of the item
-  sm90::Angles output;
+  static constexpr int kItems = 4;  // a power of two
+
+  sm90::QueryEdge<mxfp8_528::kDim / 64>::Memory query;
+  sm90::Angles output[kItems];
 };
 struct NoEdges {};
 
@@ -34,26 +41,35 @@ struct alignas(1024) SharedMemory {
   using Config = Config_;
 
   std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16
-  records::HalfOfValues values[Config::kHalves];
-  Exponents exponents;
+  records::SliceOfValues<Config> values[Config::kSlicePlaces];
+  std::uint8_t p[Config::kPlaces][Config::kTileBytes];  // P of a block, times units
   alignas(16)
       std::uint8_t stages[Config::kScorers][4][Config::kWarpStages][Config::kStageBytes];  // as in the cache
   Held held[Config::kScorers][4][Config::kWarpStages];
-  few_rows::QueryRow row_query[Config::kRows];
-  sm90::RowPlace<typename Config::Element> row_place[Config::kRows];
-  int query_max[Config::kComputeThreads / 32];  // of each warp
+  RecordPlaces places[4];  // of loading warps
+  float warp_max[4][Config::kRows];
+  float base[Config::kRows];                     // -inf: no base yet
+  float finite_base[Config::kRows];              // subtracted from scores
+  float factor[Config::kPlaces][Config::kRows];  // of sums and outputs, for the block
+  int shrinks[Config::kPlaces];                  // are sums so far rescaled for the block?
+  float warp_sum[4][Config::kRows];
+  Row rows[Config::kRows];
+  int query_max[Config::kComputeGroups * 4];  // of each warp
   ptx::Barrier full[Config::kScorers][4][Config::kWarpStages];
   ptx::Barrier empty[Config::kScorers][4][Config::kWarpStages];
-  ptx::Barrier scored, read;           // exponents and values are there; the outputs have read exponents
-  ptx::Barrier free[Config::kHalves];  // an output warpgroup has read the half
-  ptx::Barrier has_query;              // the call's first Q has come from memory
-  ptx::Barrier query_ready;            // the segment's Q, if it has blocks
+  ptx::Barrier has_p[Config::kPlaces];  // values, P and statistics are ready
+  ptx::Barrier calm;                    // a block's scores are there: tensor cores have less to do
+  // Of an item: rows' places are there; what rows end with; both have been read.
+  ptx::Barrier rows_found, finished, rows_read;
+  ptx::Barrier free[Config::kSlicePlaces];  // an output warpgroup has read the slice
+  ptx::Barrier has_query;                   // Q has come from memory
+  NextQuery lists;
   sm90::WorkQueue segments;
   few_rows::WalkMemory<Config> walks;
   [[no_unique_address]] std::conditional_t<Config::kEdges, LayerEdges, NoEdges> edges;
 
   /// What the loader by lists waits for after its first block.
-  __device__ __forceinline__ ptx::Barrier& first_query() { return has_query; }
+  __device__ __forceinline__ ptx::Barrier& first_query() { return lists.first_query; }
 };
 
 }  // namespace flashlatent::fp8::records64

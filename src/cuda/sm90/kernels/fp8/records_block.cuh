@@ -26,7 +26,7 @@ class ScoredBlock {
     return thread;
   }
 
-  /// s_ = K Q^T of the next block in the stages, which becomes the values of the next two halves.
+  /// s_ = K Q^T of the next block in the stages, which becomes the values of the next slices.
   __device__ __forceinline__ void score() {
     const Held held = shared_.held[scorer_][thread() / 32][wait_for_stage(turn_)];
     live_ = held.live;
@@ -35,10 +35,10 @@ class ScoredBlock {
     } else {
       multiply<Mxfp8Keys<Config::kWholeTokens>>();
     }
-    half_ += 2;
+    slice_ += Config::kSlices;
   }
   /// Leaves a block to the other scorer.
-  __device__ __forceinline__ void pass_block() { half_ += 2; }
+  __device__ __forceinline__ void pass_block() { slice_ += Config::kSlices; }
 
   /// Scores become exponents of P times the tokens' units, to base 2. `scale`: of scores in units.
   __device__ __forceinline__ void to_exponents(float scale) {
@@ -91,10 +91,14 @@ class ScoredBlock {
     ++turn_;
   }
 
+  std::uint32_t turn_ = 0;   // stages of this warp so far
+  std::uint32_t slice_ = 0;  // slices of values so far
+
+ private:
   template <class Keys>
   __device__ __forceinline__ void multiply() {
     constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
-    constexpr int kHalf = Config::kChunks / 2;
+    constexpr int kHalf = Config::kChunks / 2, kSliceChunks = Config::kChunks / Config::kSlices;
     const std::uint64_t q =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
     const auto next = [&] { return token_in<Keys>(wait_for_stage(turn_)); };
@@ -107,7 +111,7 @@ class ScoredBlock {
     if (!kFreesLater) free_stage(keys.read_so_far());
     keys.settle(thread() % 4, next);
     fp8::Operands a[2];
-    std::uint32_t to[4];  // of the half that is stored, by 16 columns
+    std::uint32_t to = 0;  // in the slice that is stored
 #pragma unroll
     for (int n = 0; n < Config::kChunks; ++n) {
       const int i = (n + kHalf) % Config::kChunks;  // the last half of the columns comes first
@@ -117,18 +121,16 @@ class ScoredBlock {
       fp8::multiply<__half, kRows>(s_, a[n % 2], q + i * kTileStep, n > 0);
       ptx::wgmma_commit();
       if (kFreesLater && n == 0) free_stage(keys.read_so_far());
-      if (n % kHalf == 0) {
-        const std::uint32_t half = half_ + n / kHalf;
-        const int place = half % Config::kHalves;
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          to[k] = sm90::fragment_address(shared_.values[place].chunks[0], thread(), k);
-        }
-        ptx::wait(shared_.free[place], (half / Config::kHalves & 1) ^ 1);
+      if (n % kSliceChunks == 0) {
+        const std::uint32_t slice = slice_ + n / kSliceChunks;
+        const int place = slice % Config::kSlicePlaces;
+        to = sm90::fragment_address(shared_.values[place].chunks[0], thread(), 0);
+        ptx::wait(shared_.free[place], (slice / Config::kSlicePlaces & 1) ^ 1);
       }
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        ptx::store_matrices(to[k] + n % kHalf * static_cast<std::uint32_t>(sizeof(sm90::Tile)), a[n % 2][k]);
+        ptx::store_matrices((to ^ k * 32) + n % kSliceChunks * static_cast<std::uint32_t>(sizeof(sm90::Tile)),
+                            a[n % 2][k]);
       }
       if (Keys::kStages == 2 && n == kHalf - 1) {
         keys.read(next(), thread() % 4);
@@ -139,9 +141,6 @@ class ScoredBlock {
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
   }
-
-  std::uint32_t turn_ = 0;  // stages of this warp so far
-  std::uint32_t half_ = 0;  // halves of values so far
 };
 
 }  // namespace flashlatent::fp8::records

@@ -30,7 +30,9 @@ struct AnyConfig {
   static constexpr int stage_bytes(bool whole_tokens) {
     return kStageTokens * (whole_tokens ? mxfp8_528::kTokenBytes : nvfp4_288::kTokenBytes + 32);
   }
-  static constexpr int kBlocksAhead = 1;
+  /// Of ListedRowLoader: a range's blocks.
+  static constexpr int kAllBlocks = -1;
+  static constexpr int kBlocksAhead = 0;
 };
 
 /// kRows_: query rows a tile, wgmma's N: 8, 16 or 32. kAlone_: a CTA has a share of one item, or whole items
@@ -51,15 +53,17 @@ struct Config : AnyConfig {
   static constexpr int kComputeThreads = kScorers * 128;       // which load Q, too
   static constexpr int kLoadersBegin = kComputeThreads + 128;  // behind the output's warpgroup
   static constexpr int kThreads = kLoadersBegin + 128;
-  static constexpr int kLoaderRegisters = 72;
+  static constexpr int kLoaderRegisters = kRows < 32 ? 72 : 72;
   static constexpr int kScorerRegisters = kRows < 32 ? 152 : 136;
   static constexpr int kOutputRegisters = kRows < 32 ? 136 : 168;  // 16 values of the output a query row
   static_assert(kScorers * kScorerRegisters + kOutputRegisters + kLoaderRegisters == 4 * 128);
 
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
-  /// Places of half of a block's values.
-  static constexpr int kHalves = 2 * kScorers;
-  static constexpr bool kWholeTokens = kRows < 32;  // of mxfp8_528, for which 32 rows leave no room
+  /// A block's values are cut into so many slices of columns, and there are places for so many. With 32 rows
+  /// two blocks less a slice leave room for whole tokens of mxfp8_528.
+  static constexpr int kSlices = kRows < 32 ? 2 : 4;
+  static constexpr int kSlicePlaces = kRows < 32 ? kScorers * kSlices : kScorers * kSlices - 1;
+  static constexpr bool kWholeTokens = true;  // of mxfp8_528
   static constexpr int kWarpStages = 1, kStageBytes = stage_bytes(kWholeTokens);
 };
 

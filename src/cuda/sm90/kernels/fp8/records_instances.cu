@@ -15,8 +15,9 @@ constexpr cuda::DenseInstance instance() {
 template <bool kAlone>
 constexpr cuda::DenseInstance instance64() {
   using Shape = records64::Config<kAlone>;
-  return {records_key(kRows64, kAlone),
-          cuda::compiled_kernel<records64::kernel<Shape>, Shape, records64::SharedMemory<Shape>>()};
+  return {.key = records_key(kRows64, kAlone),
+          .kernel = cuda::compiled_kernel<records64::kernel<Shape>, Shape, records64::SharedMemory<Shape>>(),
+          .boxes = {.query = cuda::query_chunks_map, .query_lines = false}};
 }
 }  // namespace
 

@@ -51,7 +51,7 @@ class Output : protected OutputPart<SharedMemory<Config>, /*kBarrier=*/1> {
 
  private:
   static constexpr int kColumns = kRows / 4;  // of O^T, a thread's
-  static constexpr int kHalf = Config::kChunks / 2;
+  static constexpr int kSliceChunks = Config::kChunks / Config::kSlices;
 
   __device__ __forceinline__ void meet() {
     ptx::arrive(shared_.all_meet);
@@ -85,13 +85,14 @@ class Output : protected OutputPart<SharedMemory<Config>, /*kBarrier=*/1> {
     return OutputCast<Config>(o_, shared_.edges.cast);
   }
 
-  /// The next block, of that scorer. The last half of its columns comes first, and is free before the other
-  /// half.
+  /// The next block, of that scorer. The last half of its columns comes first; a slice is free before the
+  /// next one.
   __device__ __forceinline__ void multiply(int scorer) {
     constexpr std::uint64_t kTileStep = sizeof(sm90::Tile) >> 4;
-    const int places[2] = {static_cast<int>(half_ % Config::kHalves),
-                           static_cast<int>((half_ + 1) % Config::kHalves)};
-    half_ += 2;
+    int places[Config::kSlices];
+#pragma unroll
+    for (int n = 0; n < Config::kSlices; ++n) places[n] = (slice_ + n) % Config::kSlicePlaces;
+    slice_ += Config::kSlices;
     const std::uint64_t p =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[scorer]), 0));
     ptx::wait(shared_.has_p[scorer], parities_ >> scorer & 1);
@@ -102,25 +103,29 @@ class Output : protected OutputPart<SharedMemory<Config>, /*kBarrier=*/1> {
     this->pin(o_);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
+    for (int n = 0; n < Config::kSlices; ++n) {
       const std::uint64_t values = ptx::descriptor_n_major(
           __shfl_sync(0xffffffff, ptx::shared_address(&shared_.values[places[n]]), 0), sizeof(sm90::Tile));
 #pragma unroll
-      for (int i = 0; i < kHalf; ++i) {
+      for (int i = 0; i < kSliceChunks; ++i) {
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
           ptx::Wgmma<__half, kRows>::template ss<false, true>(
-              o_[(n ^ 1) * kHalf + i], values + i * kTileStep + step * ptx::kStepAlongRows,
-              p + step * ptx::kStepAlongRow, true);
+              o_[(n * kSliceChunks + i + Config::kChunks / 2) % Config::kChunks],
+              values + i * kTileStep + step * ptx::kStepAlongRows, p + step * ptx::kStepAlongRow, true);
         }
       }
       ptx::wgmma_commit();
     }
-    ptx::wgmma_wait<1>();
-    ptx::arrive(shared_.free[places[0]]);
-    ptx::wgmma_wait<0>();
-    this->pin(o_);
-    ptx::arrive(shared_.free[places[1]]);
+    free<Config::kSlices - 1>(places);
+  }
+  /// Frees the places of products, when they are done: all but the last `kLeft` are.
+  template <int kLeft>
+  __device__ __forceinline__ void free(const int (&places)[Config::kSlices]) {
+    ptx::wgmma_wait<kLeft>();
+    if constexpr (kLeft == 0) this->pin(o_);
+    ptx::arrive(shared_.free[places[Config::kSlices - 1 - kLeft]]);
+    if constexpr (kLeft > 0) free<kLeft - 1>(places);
   }
 
   /// Row n's factor, and its lse.
@@ -169,7 +174,7 @@ class Output : protected OutputPart<SharedMemory<Config>, /*kBarrier=*/1> {
     }
   }
 
-  std::uint32_t half_ = 0;      // halves of values so far
+  std::uint32_t slice_ = 0;     // slices of values so far
   std::uint32_t parities_ = 0;  // of the barriers of the scorers' next P
   std::uint32_t meeting_ = 0;   // of the next one
   typename Base::Accumulators o_;

@@ -12,9 +12,10 @@
 
 namespace flashlatent::fp8::records {
 
-/// Half of the columns of a block's values, fp16 in units of tokens.
-struct HalfOfValues {
-  sm90::Tile chunks[mxfp8_528::kDim / 2 / 64];
+/// A slice of the columns of a block's values, fp16 in units of tokens.
+template <class Config>
+struct SliceOfValues {
+  sm90::Tile chunks[Config::kChunks / Config::kSlices];
 };
 
 /// A thread of the output's warpgroup.
@@ -39,12 +40,13 @@ template <class Config_>
 struct alignas(1024) SharedMemory {
   using Config = Config_;
 
-  HalfOfValues values[Config::kHalves];
+  SliceOfValues<Config> values[Config::kSlicePlaces];
   std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16
   std::uint8_t p[Config::kScorers][Config::kTileBytes];     // P of a scorer's block, times units
   alignas(16)
       std::uint8_t stages[Config::kScorers][4][Config::kWarpStages][Config::kStageBytes];  // as in the cache
   Held held[Config::kScorers][4][Config::kWarpStages];
+  RecordPlaces places[4];  // of loading warps
   alignas(16) float warp_max[Config::kScorers][4][Config::kRows];
   float base[Config::kRows];                      // -inf: no base yet
   float finite_base[Config::kRows];               // subtracted from scores
@@ -57,10 +59,10 @@ struct alignas(1024) SharedMemory {
   int query_max[Config::kScorers * 4];  // of each warp
   ptx::Barrier full[Config::kScorers][4][Config::kWarpStages];
   ptx::Barrier empty[Config::kScorers][4][Config::kWarpStages];
-  ptx::Barrier has_p[Config::kScorers];  // values, P and statistics are ready
-  ptx::Barrier free[Config::kHalves];    // the output's warpgroup has read the half
-  ptx::Barrier has_query;                // the call's first Q has come from memory
-  ptx::Barrier scorers_meet, all_meet;   // all_meet: with the output's warpgroup
+  ptx::Barrier has_p[Config::kScorers];     // values, P and statistics are ready
+  ptx::Barrier free[Config::kSlicePlaces];  // the output's warpgroup has read the slice
+  ptx::Barrier has_query;                   // the call's first Q has come from memory
+  ptx::Barrier scorers_meet, all_meet;      // all_meet: with the output's warpgroup
   sm90::WorkQueue segments;
   few_rows::WalkMemory<Config> walks;
   [[no_unique_address]] std::conditional_t<Config::kEdges, LayerEdges<Config>, NoEdges> edges;

@@ -13,6 +13,7 @@
 #include "cuda/sm90/kernels/fp8/products.cuh"
 #include "cuda/sm90/kernels/fp8/ring_place.cuh"
 #include "cuda/sm90/kernels/fp8/rows64_query.cuh"
+#include "cuda/sm90/kernels/fp8/rows64_smem.cuh"
 #include "cuda/sm90/merge/column_output.cuh"
 #include "cuda/sm90/ptx/store.cuh"
 
@@ -33,7 +34,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
       meet_both();  // the previous rows are no longer written
       if (threadIdx.x < kRows) find_row(shared_, args_, work.tile, threadIdx.x);
       if (!Config::kGuessesQuery && is_first_ && work.blocks() > 0) {
-        Query<Config>(shared_, args_, query_maps_).help(work);
+        Query<SharedMemory<Config>>(shared_, args_, query_maps_).help(work);
         is_first_ = false;
       }
       meet_both();

@@ -5,10 +5,11 @@
 //
 // It comes as it is in memory, by one box for each of the query's two tensors, and is converted in place,
 // into the order in which K's columns reach registers (scorer.cuh): four units of 16 bytes, one of each lane
-// of a quad, become four units with a word of each.
+// of a quad, become four units with a word of each. The kernel for records (records64_kernel.cuh) takes Q
+// likewise, in the order of record_keys.cuh.
 #pragma once
 
-#include "cuda/sm90/kernels/fp8/rows64_smem.cuh"
+#include "cuda/sm90/kernels/fp8/rows64_config.h"
 #include "cuda/sm90/load/q_loader.cuh"
 #include "cuda/sm90/load/query_maps.cuh"
 #include "cuda/sm90/load/query_max.cuh"
@@ -16,10 +17,12 @@
 
 namespace flashlatent::fp8::rows64 {
 
-template <class Config>
+template <class Shared>
 class Query {
+  using Config = typename Shared::Config;
+
  public:
-  __device__ __forceinline__ Query(SharedMemory<Config>& shared, const sm90::DecodeArguments& args,
+  __device__ __forceinline__ Query(Shared& shared, const sm90::DecodeArguments& args,
                                    const sm90::QueryMaps& maps)
       : shared_(shared), args_(args), maps_(maps) {}
 
@@ -32,7 +35,9 @@ class Query {
     const bool asked = is_asked();
     if (!asked) copy(tile);
     load_angle(tile, asked);
-    if (!Config::kRowsAlike && thread_ < kRows) shared_.scored_rows.find(args_, tile, thread_);
+    if constexpr (!Config::kRowsAlike) {
+      if (thread_ < kRows) shared_.scored_rows.find(args_, tile, thread_);
+    }
     ptx::wait(shared_.has_query, parity_);
     parity_ ^= 1;
     if constexpr (Config::kAsksAhead) {
@@ -72,21 +77,25 @@ class Query {
   }
 
   /// Prefetches a later tile's Q, so that it need not come from memory when it is taken.
-  __device__ __forceinline__ void bring_to_l2(const sm90::RowTile& tile) const {
+  __device__ __forceinline__ void bring_to_l2(const sm90::RowTile& tile) const { bring_to_l2(args_, tile); }
+  /// The same by any 128 threads.
+  __device__ __forceinline__ static void bring_to_l2(const sm90::DecodeArguments& args,
+                                                     const sm90::RowTile& tile) {
     constexpr int kFirst = query_parts::first_columns(Config::kQkDim), kLine = 64;  // columns
     const int thread = threadIdx.x % 128, n = thread / 2;
     if (n >= tile.rows) return;
-    const auto* row = sm90::query_row<__nv_bfloat16>(args_.query, tile, n) + thread % 2 * kLine;
+    const auto* row = sm90::query_row<__nv_bfloat16>(args.query, tile, n) + thread % 2 * kLine;
     static_assert(kFirst % (2 * kLine) == 0 && Config::kQkDim - kFirst <= kLine);
 #pragma unroll
     for (int at = 0; at < kFirst; at += 2 * kLine) ptx::prefetch_line_to_l2(row + at);
     if (kFirst < Config::kQkDim && thread % 2 == 0) {
-      ptx::prefetch_line_to_l2(sm90::query_rope_row<__nv_bfloat16>(args_.query, tile, n));
+      ptx::prefetch_line_to_l2(sm90::query_rope_row<__nv_bfloat16>(args.query, tile, n));
     }
   }
 
  private:
   static constexpr int kRows = Config::kRows;
+  static constexpr bool kRecords = Config::kTokens == Tokens::kRecords;
   /// RoPE's tile; with e4m3 latents it is like the others.
   static constexpr int kRope = Config::kE4m3 ? Config::kQueryTiles : Config::kQueryTiles - 1;
   /// Tiles of a call's first Q: those of each helping warpgroup, and the scorer's, the last ones.
@@ -207,10 +216,10 @@ class Query {
     if constexpr (Config::kEdges) {
       const float epsilon = args_.edges.norm;
       if (epsilon > 0) edge().add_squares();
-      LayerEdges& edges = shared_.edges;
+      auto& edges = shared_.edges;
       if (thread_ < 2 * sm90::kRotatedPairs) {
         (turns_query() ? edges.query.angles
-                       : edges.output[items_ % LayerEdges::kItems])[thread_ % sm90::kRotatedPairs] = angle_;
+                       : edges.output[items_ % edges.kItems])[thread_ % sm90::kRotatedPairs] = angle_;
       }
       meet<1>();
       norm_factor_ = edge().factor(epsilon);
@@ -233,6 +242,7 @@ class Query {
   /// with any sign, of both halves of words. Tile by tile: a call's first instructions are fetched slowly,
   /// and unrolled code took 5,000 to 7,000 clocks in place of 2,300.
   __device__ __forceinline__ std::uint32_t convert(int begin, int end, std::uint32_t factor) const {
+    if constexpr (kRecords) return convert_for_records(factor);
     std::uint32_t largest = 0;
     std::uint32_t units[4];
     uint4 next[4];
@@ -287,7 +297,61 @@ class Query {
     return largest;
   }
 
-  SharedMemory<Config>& shared_;
+  /// All tiles, in the order of record_keys.cuh: of 128 columns chunk `chunk` has units 4 q + 2 chunk + half
+  /// of eight columns, q being a lane of the quad, and pairs of even and of odd columns become words q of
+  /// four units. A thread has these columns of a row, reads them all, and then writes them.
+  __device__ __forceinline__ std::uint32_t convert_for_records(std::uint32_t factor) const {
+    constexpr int kGroups = Config::kQueryTiles / 2;
+    std::uint32_t largest = 0;
+#pragma unroll 1
+    for (int group = thread_ / kRows; group < kGroups; group += 128 / kRows) {
+      const std::uint32_t tiles = ptx::shared_address(shared_.q[2 * group]);
+      const auto unit_at = [&](int unit) {
+        return tiles + unit / 8 * Config::kTileBytes + sm90::unit_offset(thread_ % kRows, unit % 8);
+      };
+      uint4 units[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) units[i] = ptx::load_shared_16_bytes(unit_at(i));
+      if constexpr (Config::kEdges) {
+        const bool turns = group == kGroups - 1 && !is_turned_;
+        if (turns || args_.edges.norm > 0) {
+#pragma unroll
+          for (int i = 0; i < 16; ++i) {
+            const edges::Angle* angles = shared_.edges.query.angles + (i - 8) * 4;
+            units[i] = sm90::QueryEdge<Config::kQueryTiles>::prepared(units[i], norm_factor_,
+                                                                      turns && i >= 8 ? angles : nullptr);
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        uint4& unit = units[i];
+        largest =
+            sm90::larger_magnitudes(sm90::larger_magnitudes(largest, sm90::larger_magnitudes(unit.x, unit.y)),
+                                    sm90::larger_magnitudes(unit.z, unit.w));
+        unit = make_uint4(to_fp16(__byte_perm(unit.x, unit.y, 0x5410), factor),
+                          to_fp16(__byte_perm(unit.x, unit.y, 0x7632), factor),
+                          to_fp16(__byte_perm(unit.z, unit.w, 0x5410), factor),
+                          to_fp16(__byte_perm(unit.z, unit.w, 0x7632), factor));
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {  // 2 chunk + half
+        const uint4 &a = units[i], &b = units[4 + i], &c = units[8 + i], &d = units[12 + i];
+        const uint4 to[4] = {make_uint4(a.x, b.x, c.x, d.x), make_uint4(a.y, b.y, c.y, d.y),
+                             make_uint4(a.z, b.z, c.z, d.z), make_uint4(a.w, b.w, c.w, d.w)};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) ptx::store_16_bytes(unit_at(4 * i + k), to[k]);
+      }
+    }
+    return largest;
+  }
+  /// Two bf16 times two, as fp16.
+  __device__ __forceinline__ static std::uint32_t to_fp16(std::uint32_t pair, std::uint32_t factor) {
+    const float2 two = sm90::unpack<__nv_bfloat16>(sm90::times_bf16(pair, factor));
+    return sm90::pack<__half>(two.x, two.y);
+  }
+
+  Shared& shared_;
   const sm90::DecodeArguments& args_;
   const sm90::QueryMaps& maps_;
   // Largest values of 2^-7 to 2^8 thus become 2^-1 to 2^14: bf16 values down to 2^-15 of the largest are

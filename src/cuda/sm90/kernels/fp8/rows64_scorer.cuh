@@ -9,6 +9,7 @@
 #include "cuda/sm90/kernels/fp8/products.cuh"
 #include "cuda/sm90/kernels/fp8/ring_place.cuh"
 #include "cuda/sm90/kernels/fp8/rows64_query.cuh"
+#include "cuda/sm90/kernels/fp8/rows64_smem.cuh"
 #include "cuda/sm90/kernels/fp8/units_584.cuh"
 #include "cuda/sm90/math/column_softmax.cuh"
 
@@ -393,7 +394,7 @@ class Scorer {
 
   SharedMemory<Config>& shared_;
   const sm90::DecodeArguments& args_;
-  Query<Config> query_;
+  Query<SharedMemory<Config>> query_;
   std::uint32_t own_;  // where this thread's first token begins in a block, and its lane of the quad
   fp8::RingPlace<Config> slot_;  // of the next block
   std::uint32_t softened_ = 0;   // parity of the barrier of the next scores' reads

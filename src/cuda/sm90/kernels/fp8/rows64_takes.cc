@@ -18,10 +18,10 @@ FusedEdges fuses(const DecodeProblem& problem, const schedule::Geometry& geometr
       schedule::combines_shares(g.partition) && g.tile_rows < kRows64;  // ops/combine_edges.cu
   const cuda::InstanceKey key = with_edges(key_of(problem, g, true));
   if (std::ranges::find(kEdgesKeys, key) == kEdgesKeys.end()) return {};
-  // A warp has columns of a record's rows, not rows: it turns them, but knows no row's squares.
-  const bool of_records = is_of_records(problem), norms = inputs.q_norm > 0;
-  const bool loads_rows = of_records || g.tile_rows < kRows64;  // one by one
-  return {.query = !(of_records && norms) && cuda::fits_query_edge(problem, inputs, !loads_rows),
+  const bool loads_rows = g.tile_rows < kRows64;  // one by one
+  // A warp then has columns of a record's rows, not rows: it turns them, but knows no row's squares.
+  const bool normalises = !(is_of_records(problem) && loads_rows);
+  return {.query = (normalises || inputs.q_norm == 0) && cuda::fits_query_edge(problem, inputs, !loads_rows),
           .output = (whole || merged) && cuda::fits_output_edge(inputs, outputs)};
 }
 

@@ -26,11 +26,11 @@ struct Config : records::AnyConfig {
   static constexpr int kOutputRegisters = 160, kScorerRegisters = 160, kLoaderRegisters = 32;
   static_assert(kOutputs * kOutputRegisters + kScorerRegisters + kLoaderRegisters == 4 * 128);
 
-  // The scorer takes Q as that of fp8_584 does (rows64_query.cuh): it loads the next one before it hands over
-  // an item's last scores, and multiplies it by a guessed factor.
+  // The scorer takes Q as that of fp8_584 does (rows64_query.cuh): it loads the next one when it has done
+  // with the present one, and multiplies it by a guessed factor.
   static constexpr bool kAsksAhead = true, kGuessesQuery = true, kRowsAlike = true;
-  /// The next item is sought and announced when the present one's loads have begun, before it has been
-  /// scored: seeking it takes as long as three blocks, and fewer are loaded ahead.
+  /// The next item is sought and announced when all of the present one's loads have begun: seeking it takes
+  /// as long as three blocks, and fewer are loaded ahead.
   static constexpr bool kTellsAhead = true;
   static constexpr int kBlocksAhead = kAllBlocks;
   static constexpr int kTileBytes = sizeof(sm90::Tile);  // 64 columns of Q

@@ -1,14 +1,18 @@
 // Decode from records, mxfp8_528 and nvfp4_288, by one or two lists of tokens, 64 query rows a tile: as with
 // fewer rows (records_kernel.cuh) a token's bytes become fp16 once, as A operand of K Q^T, and are stored as
-// V. Half of the output is 128 registers of a thread, so there is one scorer, and P is left to the outputs.
+// V. Half of the output is 128 registers of a thread, so there is one scorer, which makes P, too. The outputs
+// only multiply, both operands from shared memory: the last half of the columns at once, since the scorer
+// needs its place, the first half while the next P is made and tensor cores have nothing else to do.
 //
-//   loader    | 16 tokens a warp and stage, as they are in the cache
-//   scorer    | S0, V0 -> tiles | S1, V1 -> tiles   | S2, V2 -> tiles   | ...
-//   outputs   |                 | P0, O_l += P0 V0l | P1, O_l += P1 V1l | ...
-//             |                 | P0, O_r += P0 V0r | P1, O_r += P1 V1r | ...
+//   loader  | 16 tokens a warp and stage, as they are in the cache
+//   scorer  | S0, V0 -> tiles | P0 | S1, V1 -> tiles | P1          | S2, V2 -> tiles | ...
+//   outputs |                      | O_r += P0 V0r                 | O_r += P1 V1r   | ...
+//           |                                        | O_l += P0 V0l                 | ...
 //
-// Barriers: full and empty of a stage. scored (the scorer): exponents and values of a block are there; read
-// (the outputs) of the one place of exponents; free of the three places of half of a block's values.
+// Barriers: full and empty of a stage. has_p of the two places of P (the scorer): P, values and statistics of
+// a block are there. free of the three places of half of a block's values, calm: see SharedMemory.
+// rows_found, finished and rows_read of an item: rows' places in the results are there, what rows end with,
+// both have been read.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/few_rows_listed.cuh"

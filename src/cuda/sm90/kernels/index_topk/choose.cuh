@@ -82,42 +82,100 @@ struct HeldKeys {
   int count = 0;
 };
 
-/// Leaves the chosen places in shared.chosen, and returns how many there are. All threads call it, behind a
-/// barrier and with cleared bins, and read the places behind another barrier. `Keys`: four(place, end), keys
-/// of four places, 0 from `end` on.
+/// A sequence of keys, a batch at a time. each() calls visit(first) with the keys from `first` on in `batch`.
+/// `again`: not for the first time; keys are then where they were left.
 template <class Shared, class Keys>
-__device__ __forceinline__ int choose(Shared& shared, const HeldKeys& held, const Keys& keys, int count,
-                                      int wanted) {
-  const bool stay = count <= Shared::kBatch;
-  BatchKeys batch;
-  Threshold threshold;
-  const auto for_batches = [&](bool again, auto visit) {
+class Batches {
+ public:
+  __device__ __forceinline__ Batches(const HeldKeys& held, const Keys& keys, int count)
+      : held_(held), keys_(keys), count_(count), stay_(count <= Shared::kBatch) {}
+
+  __device__ __forceinline__ int count() const { return count_; }
+
+  template <class Visit>
+  __device__ __forceinline__ void each(BatchKeys& batch, bool again, Visit visit) const {
 #pragma unroll 1
-    for (int first = 0; first < count; first += Shared::kBatch) {
-      const bool is_held = !stay && first + Shared::kBatch <= held.count;
-      uint4* groups = held.groups + first / 4 + threadIdx.x;
+    for (int first = 0; first < count_; first += Shared::kBatch) {
+      const bool is_held = !stay_ && first + Shared::kBatch <= held_.count;
+      uint4* groups = held_.groups + first / 4 + threadIdx.x;
       if (again && is_held) {
         take_batch<Shared>(batch, groups);
-      } else if (!again || !stay) {
-        load_batch<Shared>(batch, keys, first, count);
+      } else if (!again || !stay_) {
+        load_batch<Shared>(batch, keys_, first, count_);
         if (is_held) keep_batch<Shared>(batch, groups);
       }
       visit(first);
     }
-  };
-  for_batches(false, [&](int first) { count_digits<0>(shared, batch, count - first, 0); });
-  find_digit(shared, threshold, 0, wanted);
-  for_batches(true, [&](int first) { count_digits<1>(shared, batch, count - first, threshold.key); });
-  find_digit(shared, threshold, 1, wanted);
-  for_batches(true, [&](int first) { count_digits<2>(shared, batch, count - first, threshold.key); });
-  find_digit(shared, threshold, 2, wanted);
+  }
+
+ private:
+  const HeldKeys& held_;
+  const Keys& keys_;
+  const int count_;
+  const bool stay_;
+};
+
+/// Finds the `wanted`-th largest key by all of its digits.
+template <class Shared, class Keys>
+__device__ __forceinline__ void find_all_digits(Shared& shared, const Batches<Shared, Keys>& batches,
+                                                BatchKeys& batch, Threshold& threshold, int wanted) {
+  threshold = {};
+#pragma unroll 1
+  for (int level = 0; level < kLevels; ++level) {
+    const int shift = digit_shift(level);
+    const std::uint32_t known = level == 0 ? 0 : 0xFFFFFFFFU << digit_shift(level - 1);
+    __syncthreads();
+    clear_bins<kBins>(shared);
+    __syncthreads();
+    batches.each(batch, true, [&](int first) {
+      for_keys<Shared>(batch, batches.count() - first, [&](std::uint32_t key) {
+        if (((key ^ threshold.key) & known) == 0) atomicAdd(&shared.bins[(key & ~known) >> shift], 1U);
+      });
+    });
+    threshold.key |= static_cast<std::uint32_t>(find_digit<kBins>(shared, threshold, level % 2, wanted))
+                     << shift;
+  }
+}
+
+/// Finds the `wanted`-th largest key. `batch`: of few keys it holds all, before and after.
+///
+/// Keys are counted by their first digit. Those that have the wanted key's are mostly so few that each can be
+/// compared with each. Of more, digits are counted anew.
+template <class Shared, class Keys>
+__device__ __forceinline__ Threshold find_threshold(Shared& shared, const Batches<Shared, Keys>& batches,
+                                                    BatchKeys& batch, int wanted) {
+  Threshold threshold;
+  batches.each(batch, false, [&](int first) {
+    for_keys<Shared>(batch, batches.count() - first,
+                     [&](std::uint32_t key) { atomicAdd(&shared.bins[first_digit(key)], 1U); });
+  });
+  const int digit = find_digit<kFirstBins>(shared, threshold, 0, wanted);
+  if (digit > 0 && threshold.equal <= kComparedKeys) {  // places without a key have the digit 0, too
+    const KeyRange range = keys_of_first_digit(digit);
+    batches.each(batch, true, [&](int) { list_keys(shared, batch, range); });
+    compare_listed(shared, threshold, wanted);
+  } else {
+    find_all_digits(shared, batches, batch, threshold, wanted);
+  }
+  return threshold;
+}
+
+/// Leaves the chosen places in shared.chosen, and returns how many there are. All threads call it, behind a
+/// barrier and with cleared counts, and read the places behind another barrier. `Keys`: four(place, end),
+/// keys of four places, 0 from `end` on.
+template <class Shared, class Keys>
+__device__ __forceinline__ int choose(Shared& shared, const HeldKeys& held, const Keys& keys, int count,
+                                      int wanted) {
+  const Batches<Shared, Keys> batches(held, keys, count);
+  BatchKeys batch;
+  const Threshold threshold = find_threshold(shared, batches, batch, wanted);
 
   // Of equal keys `left` are wanted; 0 is no key.
   const std::uint32_t least = threshold.key == 0 ? 1 : threshold.key;
   const int left = wanted - threshold.above;
   const bool some_ties = threshold.key != 0 && threshold.equal > left;
   int at = 0, ties_before = 0, turn = 0;
-  for_batches(true, [&](int first) {
+  batches.each(batch, true, [&](int first) {
     unsigned marks = marks_from(batch, least);
     int begins[kGroupsOfBatch];
     if (some_ties) {

@@ -1,34 +1,65 @@
-// The `wanted`-th largest key of a sequence, by digits of 11, 11 and 10 bits: a level counts how often each
-// digit occurs behind the digits that are known. The time does not depend on keys, and neither do results on
-// the order of threads, since counts are sums of whole numbers.
+// The `wanted`-th largest key of a sequence: counts of digits say where it lies. Neither the time nor a result
+// depends on the order of threads, since counts are sums of whole numbers.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/config.h"
 
 namespace flashlatent::cuda::indexer {
 
-inline constexpr int kLevels = 3, kBins = 2048;
-/// Where a level's digit begins, and how many values it has.
-FLASHLATENT_HOST_DEVICE constexpr int digit_shift(int level) {
-  return level == 0 ? 21 : level == 1 ? 10 : 0;
+/// The first digit of a key, in the order of keys: a score's sign, its exponent within a window of 32 and six
+/// bits of its mantissa. Scores that differ by more than 1.6 % have different digits, so few keys share that
+/// of the wanted one. Larger and smaller magnitudes share the digits at the window's ends.
+inline constexpr int kFirstBins = 4096, kFirstShift = 17, kHalfOfFirst = kFirstBins / 2;
+inline constexpr int kWindowBegin = (127 - 16) << (23 - kFirstShift);  ///< 2^-16, as a magnitude's upper bits.
+inline constexpr int kMostMagnitude = 0x7FFFFFFF >> kFirstShift;
+
+__device__ __forceinline__ int first_digit(std::uint32_t key) {
+  const int upper = static_cast<int>(key ^ 0x80000000U) >> kFirstShift;  // -1 - magnitude of negative scores
+  const int sign = upper >> 31;
+  return kHalfOfFirst + (__viaddmin_s32_relu(upper ^ sign, -kWindowBegin, kHalfOfFirst - 1) ^ sign);
 }
-FLASHLATENT_HOST_DEVICE constexpr int digit_values(int level) {
-  return level == 2 ? 1024 : 2048;
+
+/// Keys from `low` on: those up to `low + more`.
+struct KeyRange {
+  std::uint32_t low, more;
+
+  __device__ __forceinline__ bool has(std::uint32_t key) const { return key - low <= more; }
+};
+/// The keys that have a first digit.
+__device__ __forceinline__ KeyRange keys_of_first_digit(int digit) {
+  const bool negative = digit < kHalfOfFirst;
+  const int place = negative ? kHalfOfFirst - 1 - digit : digit - kHalfOfFirst;
+  const int least = place == 0 ? 0 : place + kWindowBegin;
+  const int most = place == kHalfOfFirst - 1 ? kMostMagnitude : place + kWindowBegin;
+  const int begin = negative ? -1 - most : least;
+  return {static_cast<std::uint32_t>(begin) << kFirstShift ^ 0x80000000U,
+          (static_cast<std::uint32_t>(most - least + 1) << kFirstShift) - 1};
+}
+
+/// All digits, where the first one does not suffice: 11, 11 and 10 bits.
+inline constexpr int kLevels = 3, kBins = 2048;
+/// Where a level's digit begins.
+__device__ __forceinline__ int digit_shift(int level) {
+  return level == 0 ? 21 : level == 1 ? 10 : 0;
 }
 
 /// Keys of a thread, in groups of four neighbours. All threads' first groups follow one another, then their
 /// second ones: a batch.
 inline constexpr int kGroupsOfBatch = 4;
+/// The most keys of which each is compared with each. More than 400 take longer than counting their digits.
+inline constexpr int kComparedKeys = 256;
 
 template <int kThreadCount>
 struct ChooseShared {
   static constexpr int kThreads = kThreadCount, kWarps = kThreads / 32;
   static constexpr int kGroup = 4 * kThreads, kBatch = kGroupsOfBatch * kGroup;  ///< Keys.
 
-  std::uint32_t bins[kLevels][kBins];  ///< Cleared before the first level.
-  int chosen[kMaxIndexTopk];           ///< Places.
-  int warps[2][kWarps];                ///< Sums of warps; alternately, since a barrier lies between two uses.
-  int digit, above, count;             ///< What one thread finds.
+  alignas(16) std::uint32_t bins[kFirstBins];  ///< Cleared before the first count.
+  std::uint32_t listed[kComparedKeys];         ///< Keys that share the first digit of the wanted one.
+  int chosen[kMaxIndexTopk];                   ///< Places.
+  int warps[2][kWarps];          ///< Sums of warps; alternately, since a barrier lies between two uses.
+  int digit, above, count;       ///< What one thread finds.
+  int listed_count;              ///< Cleared with the bins.
 };
 
 /// The sum over lanes up to this one.
@@ -42,11 +73,19 @@ __device__ __forceinline__ int sum_to_lane(int mine) {
   return mine;
 }
 
-template <class Shared>
+template <int kCount, class Shared>
 __device__ __forceinline__ void clear_bins(Shared& shared) {
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < kLevels * kBins; i += Shared::kThreads * 4) {
-    *reinterpret_cast<uint4*>(&shared.bins[0][0] + i) = make_uint4(0, 0, 0, 0);
+#pragma unroll
+  for (int i = 0; i < kCount; i += Shared::kThreads * 4) {
+    const int at = i + static_cast<int>(threadIdx.x) * 4;
+    if (at < kCount) *reinterpret_cast<uint4*>(shared.bins + at) = make_uint4(0, 0, 0, 0);
   }
+}
+/// Before choose().
+template <class Shared>
+__device__ __forceinline__ void clear_counts(Shared& shared) {
+  clear_bins<kFirstBins>(shared);
+  if (threadIdx.x == 0) shared.listed_count = 0;
 }
 
 /// What is known of the `wanted`-th largest key: its upper digits, how many keys have larger ones, and how
@@ -56,22 +95,24 @@ struct Threshold {
   int above = 0, equal = 0;
 };
 
-/// Finds a level's digit: the largest one that, with all above it, occurs often enough. All threads call it
-/// when they have counted.
-template <class Shared>
-__device__ __forceinline__ void find_digit(Shared& shared, Threshold& threshold, int level, int wanted) {
-  constexpr int kEach = kBins / Shared::kThreads;
+/// Finds a digit of kCount values: the largest one that, with all above it, occurs often enough; 0 if there is
+/// none. All threads call it when they have counted. `turn`: 0 and 1 in turn.
+template <int kCount, class Shared>
+__device__ __forceinline__ int find_digit(Shared& shared, Threshold& threshold, int turn, int wanted) {
+  constexpr int kEach = kCount / Shared::kThreads;
   __syncthreads();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int first = kBins - kEach * (thread + 1);  // threads have digits in descending order
+  const int first = kCount - kEach * (thread + 1);  // threads have digits in descending order
   int counts[kEach], mine = 0;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    counts[i] = static_cast<int>(shared.bins[level][first + i]);
-    mine += counts[i];
+  for (int i = 0; i < kEach; i += 2) {
+    const uint2 pair = *reinterpret_cast<const uint2*>(shared.bins + first + i);
+    counts[i] = static_cast<int>(pair.x);
+    counts[i + 1] = static_cast<int>(pair.y);
+    mine += counts[i] + counts[i + 1];
   }
   const int inclusive = sum_to_lane(mine);
-  int* sums = shared.warps[level % 2];
+  int* sums = shared.warps[turn];
   if (lane == 31) sums[warp] = inclusive;
   __syncthreads();
   const int before = __reduce_add_sync(0xFFFFFFFF, lane < warp && lane < Shared::kWarps ? sums[lane] : 0);
@@ -94,9 +135,9 @@ __device__ __forceinline__ void find_digit(Shared& shared, Threshold& threshold,
     shared.count = equal;
   }
   __syncthreads();
-  threshold.key |= static_cast<std::uint32_t>(shared.digit) << digit_shift(level);
   threshold.above = shared.above;
   threshold.equal = shared.count;
+  return shared.digit;
 }
 
 /// A batch of a thread's keys. Keys behind the end are 0, which no key is.
@@ -138,20 +179,59 @@ __device__ __forceinline__ void take_batch(BatchKeys& batch, const uint4* groups
   }
 }
 
-/// Counts a level's digits behind those of `known`.
-template <int kLevel, class Shared>
-__device__ __forceinline__ void count_digits(Shared& shared, const BatchKeys& batch, int left,
-                                             std::uint32_t known) {
-  constexpr int kAbove = kLevel == 0 ? 0 : digit_shift(kLevel - 1);
+/// Calls visit(key) for a batch's keys; `left`: keys from the batch's begin to the end.
+template <class Shared, class Visit>
+__device__ __forceinline__ void for_keys(const BatchKeys& batch, int left, Visit visit) {
 #pragma unroll
   for (int i = 0; i < kGroupsOfBatch; ++i) {
     if (i * Shared::kGroup >= left) break;
 #pragma unroll
-    for (std::uint32_t key : batch.of_group[i]) {
-      if (kLevel > 0 && (key ^ known) >> kAbove != 0) continue;
-      atomicAdd(&shared.bins[kLevel][key >> digit_shift(kLevel) & (digit_values(kLevel) - 1)], 1U);
+    for (std::uint32_t key : batch.of_group[i]) visit(key);
+  }
+}
+
+/// Puts the batch's keys of a range behind those in shared.listed, in any order.
+template <class Shared>
+__device__ __forceinline__ void list_keys(Shared& shared, const BatchKeys& batch, const KeyRange& range) {
+  int mine = 0;
+#pragma unroll
+  for (int i = 0; i < 4 * kGroupsOfBatch; ++i) mine += range.has(batch.of_group[i / 4][i % 4]) ? 1 : 0;
+  if (mine == 0) return;
+  int at = atomicAdd(&shared.listed_count, mine);
+#pragma unroll
+  for (int i = 0; i < 4 * kGroupsOfBatch; ++i) {
+    const std::uint32_t key = batch.of_group[i / 4][i % 4];
+    if (range.has(key)) shared.listed[at++] = key;
+  }
+}
+
+/// The `wanted`-th largest of the listed keys, up to kComparedKeys, by comparing each with each: a warp has
+/// some of them, its lanes compare one with all.
+template <class Shared>
+__device__ __forceinline__ void compare_listed(Shared& shared, Threshold& threshold, int wanted) {
+  constexpr int kEach = kComparedKeys / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int count = threshold.equal, above = threshold.above;
+  __syncthreads();  // all are listed
+  std::uint32_t others[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) others[i] = lane + i * 32 < count ? shared.listed[lane + i * 32] : 0;
+#pragma unroll 2
+  for (int i = warp; i < count; i += Shared::kWarps) {
+    const std::uint32_t key = shared.listed[i];
+    std::uint32_t sums = 0;  // larger ones, and from bit 16 on equal ones
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) sums += (others[j] > key ? 1U : 0U) + (others[j] == key ? 0x10000U : 0U);
+    sums = __reduce_add_sync(0xFFFFFFFF, sums);
+    const int larger = above + static_cast<int>(sums & 0xFFFF), equal = static_cast<int>(sums >> 16);
+    if (lane == 0 && larger < wanted && larger + equal >= wanted) {
+      shared.digit = static_cast<int>(key);  // equal keys' warps write the same
+      shared.above = larger;
+      shared.count = equal;
     }
   }
+  __syncthreads();
+  threshold = {static_cast<std::uint32_t>(shared.digit), shared.above, shared.count};
 }
 
 }  // namespace flashlatent::cuda::indexer

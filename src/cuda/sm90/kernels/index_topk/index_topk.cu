@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
   auto& fixed = *reinterpret_cast<Fixed<Config>*>(fused_shared + layout.fixed);
   auto& choice = *reinterpret_cast<FusedChoice*>(fused_shared + (layout.bytes + 15) / 16 * 16);
   prepare<Config, kFormat>(fixed, arguments.call, map);
-  if (threadIdx.x < Config::kConsumers) clear_bins(choice);
+  if (threadIdx.x < Config::kConsumers) clear_counts(choice);
   const int rank = static_cast<int>(ptx::rank_in_cluster()), ctas = static_cast<int>(ptx::ctas_of_cluster());
   const int number = static_cast<int>(blockIdx.x) / ctas;
   __syncthreads();
@@ -236,7 +236,8 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
                                       ? launch_scores<ScoreConfig<4>>(arguments, map, processors, executor)
                                       : launch_scores<ScoreConfig<2>>(arguments, map, processors, executor));
     }
-    const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first), lists};
+    const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first), lists,
+                                 scores_needed};
     FLASHLATENT_RETURN_IF_ERROR(launch_selection(select, rows, select_ctas, processors, executor));
   }
   return {};

@@ -20,6 +20,8 @@ struct SelectArguments {
   std::int64_t score_stride;
   int first_row;
   ChosenLists lists;
+  /// Does the launch of the scores come before it? What that launch has waited for is then there.
+  bool follows_scores;
 };
 
 /// Scores as keys. Those of a query token lie in whole groups of four. They come from other multiprocessors,
@@ -68,7 +70,7 @@ class Selector {
     places_ = call.candidates > 0 ? call.span : call.visible(row_.request, row_.token, row_.own, row_.count);
   }
 
-  /// The bins are cleared; a barrier of the CTA comes first.
+  /// Counts are cleared; a barrier of the CTA comes first.
   __device__ __forceinline__ void choose_tokens() const {
     if (call_.needs_no_scores(places_)) return choose_tokens_without_scores();
     const int chosen = choose(shared_, held_, ScoreKeys{scores_}, places_, call_.topk);
@@ -93,7 +95,7 @@ class Selector {
       lists.keys[to] = i < mine ? __ldcg(scores_ + place) : 0;
       lists.places[to] = place;
     }
-    clear_bins(shared_);
+    clear_counts(shared_);
     ptx::cluster_sync();  // the lists are complete
     if (rank != 0) return;
     const int chosen = choose(shared_, held_, ScoreKeys{lists.keys}, ctas * kMaxIndexTopk, call_.topk);
@@ -108,7 +110,7 @@ class Selector {
     const int size = call_.candidate_block, newest = newest_token();
     const BlockKeys keys{scores_, places_, size, newest < 0 ? -1 : newest / size};
     __syncthreads();  // the chosen tokens have been read
-    clear_bins(shared_);
+    clear_counts(shared_);
     __syncthreads();
     const int chosen = choose(shared_, held_, keys, (places_ + size - 1) / size, call_.best_blocks);
     __syncthreads();
@@ -220,10 +222,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
     select_kernel(const __grid_constant__ SelectArguments arguments) {
   extern __shared__ __align__(16) std::uint8_t select_shared[];
   auto& shared = *reinterpret_cast<SelectShared<Config>*>(select_shared);
-  clear_bins(shared.choose);
+  clear_counts(shared.choose);
   __syncthreads();
-  cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
+  if (!arguments.follows_scores) cudaGridDependencySynchronize();
   const int ctas = kTeam ? static_cast<int>(ptx::ctas_of_cluster()) : 1;
   const int rank = kTeam ? static_cast<int>(ptx::rank_in_cluster()) : 0;
   const int number = static_cast<int>(blockIdx.x) / ctas;
@@ -231,6 +232,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
   const Selector<ChooseShared<Config::kThreads>> selector(arguments.call,
                                                           arguments.scores + number * arguments.score_stride,
                                                           arguments.first_row + number, shared.choose, held);
+  if (arguments.follows_scores) cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   if constexpr (kTeam) {
     const std::int64_t first = std::int64_t{number} * ctas * kMaxIndexTopk;
     selector.choose_in_cluster({arguments.lists.keys + first, arguments.lists.places + first}, rank, ctas);

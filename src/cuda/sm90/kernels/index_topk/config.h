@@ -25,15 +25,15 @@ struct ScoreConfig {
   static constexpr int kScorerRegisters = 112, kLoaderRegisters = 32;
   static_assert(!kPairs || kConsumers * kScorerRegisters + kLoaders * kLoaderRegisters <= kThreads * 96);
   static constexpr int kMostGroupRows = kPairs ? 12 : 2;  ///< Query tokens that share a request's keys.
+  /// Of a ring: together XX KB of keys are on their way to a multiprocessor.
+  FLASHLATENT_HOST_DEVICE static constexpr int stages(IndexFormat format) {
+    return kPairs ? (format == IndexFormat::kFp8_132 ? 3 : 6) : 5;
+  }
+  static constexpr int kMostStages = stages(IndexFormat::kMxfp4_68);
   /// A multiprocessor has 227 KB; two CTAs share it, each with 1 KB for itself.
   static constexpr int kMostShared = kPairs ? 227 * 1024 : 112 * 1024;
 };
 inline constexpr int kMostTile = ScoreConfig<4>::kTile, kMostGroupRows = ScoreConfig<4>::kMostGroupRows;
-/// Together 96 KB of keys are on their way to a multiprocessor.
-FLASHLATENT_HOST_DEVICE constexpr int stages_of(IndexFormat format) {
-  return format == IndexFormat::kFp8_132 ? 3 : 6;
-}
-inline constexpr int kMostStages = 6;
 
 /// Scores of all places of these query tokens are in the workspace at a time.
 inline constexpr std::int64_t kMostScoreBytes = 128LL << 20;
@@ -85,8 +85,9 @@ inline std::int64_t score_stride(const IndexCall& call) {
 
 /// Query tokens whose scores are in the workspace at a time.
 inline std::int64_t wave_rows(const IndexCall& call) {
-  const std::int64_t fit = kMostScoreBytes / (score_stride(call) * 4) / kMostGroupRows * kMostGroupRows;
-  return std::min(call.rows(), std::max<std::int64_t>(fit, kMostGroupRows));
+  const std::int64_t fit = std::max<std::int64_t>(kMostScoreBytes / (score_stride(call) * 4), kMostGroupRows);
+  const std::int64_t waves = std::max<std::int64_t>((call.rows() + fit - 1) / fit, 1);
+  return (call.rows() + waves - 1) / waves;
 }
 
 /// A CTA that chooses for a query token. Each has a multiprocessor for itself if there are enough; of more

@@ -23,7 +23,7 @@ __device__ __forceinline__ void prepare(Fixed<Config>& fixed, const IndexCall& c
     ptx::prefetch_map(map);
   }
   if (threadIdx.x != 0) return;
-  for (int i = 0; i < stages_of(kFormat); ++i) {
+  for (int i = 0; i < Config::stages(kFormat); ++i) {
     ptx::init(fixed.full[i], kLoaderArrivals);
     ptx::init(fixed.empty[i], Config::kConsumers / 32);
   }

@@ -36,6 +36,7 @@ __device__ __forceinline__ KeyPlace find_key(const IndexCall& call, const Group&
 /// The most keys that a query token of the group sees.
 __device__ __forceinline__ int most_seen(const IndexCall& call, const Group& group) {
   int most = 0;
+#pragma unroll 1
   for (int i = 0; i < group.rows; ++i) most = max(most, visible(call, group, i));
   return most;
 }
@@ -67,7 +68,7 @@ class Loader {
 
  private:
   static constexpr int kTile = Config::kTile, kBytes = index_keys::data_bytes(kFormat), kParts = kTile / 32,
-                       kStages = stages_of(kFormat);
+                       kStages = Config::stages(kFormat);
 
   /// Page numbers are loaded two tiles before they are used. `find` fills a Place, `copy` copies its tile.
   template <class Place, class Find, class Copy>
@@ -94,16 +95,12 @@ class Loader {
   /// and has few instructions a tile.
   template <int kRun>
   __device__ __forceinline__ void load_runs() {
-    Batch even, odd;
-    find_runs<kRun>(even);
-    copy_runs<kRun>(even);  // before others are found: a launch waits for the first keys
-    find_runs<kRun>(odd);
-    while (odd.tiles > 0) {
-      find_runs<kRun>(even);
-      copy_runs<kRun>(odd);
-      if (even.tiles == 0) return;
-      find_runs<kRun>(odd);
-      copy_runs<kRun>(even);
+    Batch batch, next;
+    find_runs<kRun>(batch);
+#pragma unroll 1
+    while (batch.tiles > 0) {
+      copy_runs<kRun>(batch, next);
+      batch = next;
     }
   }
 
@@ -119,8 +116,9 @@ class Loader {
     ahead_.skip(batch.tiles);
   }
 
+  /// Finds the next batch behind the first tile's copies: a launch waits for the first keys.
   template <int kRun>
-  __device__ __forceinline__ void copy_runs(const Batch& batch) {
+  __device__ __forceinline__ void copy_runs(const Batch& batch, Batch& next) {
     constexpr int kRuns = kTile / kRun;  // of a tile
     constexpr std::uint32_t kMask = 0xFFFFFFFF >> (32 - kRuns);
     const KeyPlace& key = batch.key;
@@ -169,6 +167,7 @@ class Loader {
         }
       }
       if constexpr (kRuns < 32) left >>= kRuns;
+      if (tile == 0) find_runs<kRun>(next);
     }
   }
 

@@ -48,7 +48,7 @@ class Scorer {
 
  private:
   static constexpr int kBytes = index_keys::data_bytes(kFormat);
-  using Stage = sm90::RingPlace<stages_of(kFormat)>;
+  using Stage = sm90::RingPlace<Config::stages(kFormat)>;
 
   /// A tile of keys, as this lane sees it: of a row's four lanes, even ones store scores of the first row,
   /// odd ones of the second.

@@ -9,9 +9,9 @@ namespace flashlatent::cuda::indexer {
 /// What does not depend on the group.
 template <class Config>
 struct Fixed {
-  ptx::Barrier full[kMostStages], empty[kMostStages];
-  std::uint32_t exists[kMostStages][Config::kTile / 32];         ///< A bit a key.
-  alignas(16) std::uint32_t scales[kMostStages][Config::kTile];  ///< fp32, or 4 x ue8m0.
+  ptx::Barrier full[Config::kMostStages], empty[Config::kMostStages];
+  std::uint32_t exists[Config::kMostStages][Config::kTile / 32];         ///< A bit a key.
+  alignas(16) std::uint32_t scales[Config::kMostStages][Config::kTile];  ///< fp32, or 4 x ue8m0.
   int seen[Config::kMostGroupRows];                              ///< How many keys each query token sees.
   int apart[Config::kMostGroupRows];  ///< e2m1 queries: does it have scales that are too far apart?
   int room[Config::kThreads / 32 + 3];
@@ -19,7 +19,7 @@ struct Fixed {
 
 template <class Config, IndexFormat kFormat, bool kFp4Query>
 struct Layout {
-  static constexpr int kRing = stages_of(kFormat) * Config::kTile * index_keys::data_bytes(kFormat);
+  static constexpr int kRing = Config::stages(kFormat) * Config::kTile * index_keys::data_bytes(kFormat);
 
   /// Offsets from the begin, which is aligned to 1,024 bytes: queries (tiles of head_columns rows of 128
   /// bytes), keys, Fixed, weights, factors of queries.

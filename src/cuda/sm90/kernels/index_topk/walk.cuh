@@ -46,6 +46,7 @@ __device__ __forceinline__ Group group_of(const ScoreArguments& arguments, int n
     group.row = group.request * call.tokens + group.own;
   } else {
     int low = 0, high = call.batch;  // the last request whose groups begin at `number` or before
+#pragma unroll 1
     while (high - low > 1) {
       const int middle = (low + high) / 2;
       if (call.cu_seqlens_q[middle * call.cu_stride] / size + middle <= number) {
@@ -86,6 +87,7 @@ __device__ __forceinline__ int tiles_of(const ScoreArguments& arguments, const G
   } else if (!call.lengths_per_token) {
     places = visible(call, group, group.rows - 1);  // the last query token sees the most
   } else {
+#pragma unroll 1
     for (int i = 0; i < group.rows; ++i) places = max(places, visible(call, group, i));
   }
   return places <= arguments.places_without_scores ? 0 : (places + Config::kTile - 1) / Config::kTile;
@@ -103,6 +105,7 @@ __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
   const int thread = threadIdx.x, each = (arguments.groups + kThreads - 1) / kThreads;
   const int first = min(thread * each, arguments.groups), last = min(first + each, arguments.groups);
   int sum = 0;
+#pragma unroll 1
   for (int i = first; i < last; ++i) sum += tiles_of<Config>(arguments, group_of(arguments, i));
   // An inclusive prefix sum: in warps, then over warps.
   int inclusive = sum;
@@ -126,6 +129,7 @@ __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
   const int begin = each_cta * cta + min(cta, more), end = begin + each_cta + (cta < more ? 1 : 0);
   if (begin < end && begin >= before && begin < before + sum) {
     int group = first, tile = begin - before;
+#pragma unroll 1
     for (int tiles; tile >= (tiles = tiles_of<Config>(arguments, group_of(arguments, group))); ++group)
       tile -= tiles;
     found[0] = group;

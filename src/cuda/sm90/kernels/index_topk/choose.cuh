@@ -115,11 +115,21 @@ class Batches {
   const bool stay_;
 };
 
-/// Finds the `wanted`-th largest key by all of its digits.
+/// Keys in shared memory.
+struct SharedKeys {
+  const std::uint32_t* keys;
+
+  __device__ __forceinline__ uint4 four(int place, int end) const {
+    const auto one = [&](int i) { return place + i < end ? keys[place + i] : 0; };
+    return make_uint4(one(0), one(1), one(2), one(3));
+  }
+};
+
+/// Finds the `wanted`-th largest key by all of its digits. `batch`: of few keys it holds all.
 template <class Shared, class Keys>
-__device__ __forceinline__ void find_all_digits(Shared& shared, const Batches<Shared, Keys>& batches,
-                                                BatchKeys& batch, Threshold& threshold, int wanted) {
-  threshold = {};
+__device__ __forceinline__ Threshold find_all_digits(Shared& shared, const Batches<Shared, Keys>& batches,
+                                                     BatchKeys& batch, int wanted) {
+  Threshold threshold;
 #pragma unroll 1
   for (int level = 0; level < kLevels; ++level) {
     const int shift = digit_shift(level);
@@ -135,46 +145,57 @@ __device__ __forceinline__ void find_all_digits(Shared& shared, const Batches<Sh
     threshold.key |= static_cast<std::uint32_t>(find_digit<kBins>(shared, threshold, level % 2, wanted))
                      << shift;
   }
+  return threshold;
 }
 
-/// Finds the `wanted`-th largest key. `batch`: of few keys it holds all, before and after.
-///
-/// Keys are counted by their first digit. Those that have the wanted key's are mostly so few that each can be
-/// compared with each. Of more, digits are counted anew.
+/// Counts keys by their first digit. `batch`: of few keys it holds all afterwards.
 template <class Shared, class Keys>
-__device__ __forceinline__ Threshold find_threshold(Shared& shared, const Batches<Shared, Keys>& batches,
-                                                    BatchKeys& batch, int wanted) {
-  Threshold threshold;
+__device__ __forceinline__ void count_first_digits(Shared& shared, const Batches<Shared, Keys>& batches,
+                                                   BatchKeys& batch) {
   batches.each(batch, false, [&](int first) {
     for_keys<Shared>(batch, batches.count() - first,
                      [&](std::uint32_t key) { atomicAdd(&shared.bins[first_digit(key)], 1U); });
   });
-  const int digit = find_digit<kFirstBins>(shared, threshold, 0, wanted);
-  if (digit > 0 && threshold.equal <= kComparedKeys) {  // places without a key have the digit 0, too
-    const KeyRange range = keys_of_first_digit(digit);
-    batches.each(batch, true, [&](int) { list_keys(shared, batch, range); });
-    compare_listed(shared, threshold, wanted);
-  } else {
-    find_all_digits(shared, batches, batch, threshold, wanted);
-  }
-  return threshold;
 }
 
-/// Leaves the chosen places in shared.chosen, and returns how many there are. All threads call it, behind a
-/// barrier and with cleared counts, and read the places behind another barrier. `Keys`: four(place, end),
-/// keys of four places, 0 from `end` on.
-template <class Shared, class Keys>
-__device__ __forceinline__ int choose(Shared& shared, const HeldKeys& held, const Keys& keys, int count,
-                                      int wanted) {
-  const Batches<Shared, Keys> batches(held, keys, count);
+/// Completes a threshold of which the first digit is known, from all keys that have it: threshold.equal `keys`.
+/// All threads call it, behind a barrier.
+template <class Shared>
+__device__ __forceinline__ void find_among_listed(Shared& shared, const std::uint32_t* keys,
+                                                  Threshold& threshold, int wanted) {
+  if (threshold.equal <= kComparedKeys) return compare_keys(shared, keys, threshold, wanted);
+  const HeldKeys none;
+  const SharedKeys listed{keys};
+  const Batches<Shared, SharedKeys> batches(none, listed, threshold.equal);
   BatchKeys batch;
-  const Threshold threshold = find_threshold(shared, batches, batch, wanted);
+  batches.each(batch, false, [](int) {});
+  const int above = threshold.above;
+  threshold = find_all_digits(shared, batches, batch, wanted - above);
+  threshold.above += above;
+}
 
+/// Is what the first digit says enough? Places without a key have the digit 0, too.
+__device__ __forceinline__ bool can_list(int digit, const Threshold& threshold) {
+  return digit > 0 && threshold.equal <= kListedKeys;
+}
+
+/// The first of a CTA's keys that are wanted: how many other CTAs' are chosen before it, and how many of these
+/// equal the threshold.
+struct Begin {
+  int chosen = 0, ties = 0;
+};
+
+/// Leaves the places of the keys from the threshold on in shared.chosen, in order, and returns how many there
+/// are. Of equal keys the first are chosen. All threads call it, and read the places behind a barrier.
+template <class Shared, class Keys>
+__device__ __forceinline__ int place_chosen(Shared& shared, const Batches<Shared, Keys>& batches,
+                                            BatchKeys& batch, const Threshold& threshold, int wanted,
+                                            const Begin& begin) {
   // Of equal keys `left` are wanted; 0 is no key.
   const std::uint32_t least = threshold.key == 0 ? 1 : threshold.key;
   const int left = wanted - threshold.above;
   const bool some_ties = threshold.key != 0 && threshold.equal > left;
-  int at = 0, ties_before = 0, turn = 0;
+  int at = 0, ties_before = begin.ties, turn = 0;
   batches.each(batch, true, [&](int first) {
     unsigned marks = marks_from(batch, least);
     int begins[kGroupsOfBatch];
@@ -192,6 +213,30 @@ __device__ __forceinline__ int choose(Shared& shared, const HeldKeys& held, cons
     });
   });
   return at;
+}
+
+/// Chooses the `wanted` best of a CTA's keys: leaves their places in shared.chosen, and returns how many there
+/// are. All threads call it, behind a barrier and with cleared counts, and read the places behind another
+/// barrier. `Keys`: four(place, end), keys of four places, 0 from `end` on.
+///
+/// Keys are counted by their first digit. Those that share the wanted key's are few, and are looked at alone.
+template <class Shared, class Keys>
+__device__ __forceinline__ int choose(Shared& shared, const HeldKeys& held, const Keys& keys, int count,
+                                      int wanted) {
+  const Batches<Shared, Keys> batches(held, keys, count);
+  BatchKeys batch;
+  count_first_digits(shared, batches, batch);
+  Threshold threshold;
+  const int digit = find_digit<kFirstBins>(shared, threshold, 0, wanted);
+  if (can_list(digit, threshold)) {
+    const KeyRange range = keys_of_first_digit(digit);
+    batches.each(batch, true, [&](int) { list_keys(shared, batch, range); });
+    __syncthreads();
+    find_among_listed(shared, shared.listed, threshold, wanted);
+  } else {
+    threshold = find_all_digits(shared, batches, batch, wanted);
+  }
+  return place_chosen(shared, batches, batch, threshold, wanted, {});
 }
 
 }  // namespace flashlatent::cuda::indexer

@@ -97,31 +97,20 @@ struct SelectConfig {
   static constexpr int kCtas = kCtaCount, kThreads = 1024 / kCtas;
   static constexpr int kHeldKeys = (kCtas == 1 ? 48 : 16) * 1024;  ///< That shared memory holds.
 };
-/// CTAs of a cluster that choose for one query token, if multiprocessors are idle, and the most keys of one
-/// of them: with fewer it is not worth to choose twice.
-inline constexpr int kMostSelectTeam = 8;
-inline constexpr int kMostOfSelectTeam = 16 * 1024, kLeastOfTeams = 32 * 1024;
+/// CTAs of a cluster that choose for one query token, if multiprocessors are idle. With less than so many keys
+/// for each, adding up their counts takes longer than one CTA.
+inline constexpr int kMostSelectTeam = 8, kLeastOfSelectTeam = 4 * 1024, kLeastOfTeams = 16 * 1024;
 
 /// CTAs that choose for a query token.
 inline int select_team(const IndexCall& call, int processors) {
   const std::int64_t rows = wave_rows(call);
   int team = 1;
   if (call.best_blocks > 0 || call.span <= kLeastOfTeams) return team;
-  while (team < kMostSelectTeam && 2 * rows * team <= processors && call.span > team * kMostOfSelectTeam) {
+  while (team < kMostSelectTeam && 2 * rows * team <= processors &&
+         call.span >= 2 * team * kLeastOfSelectTeam) {
     team *= 2;
   }
   return team;
-}
-
-/// Offsets of a workspace's parts behind the scores, and its size.
-struct WorkspaceParts {
-  std::int64_t list_keys, list_places, bytes;
-};
-inline WorkspaceParts workspace_of(const IndexCall& call, int processors) {
-  const std::int64_t scores = wave_rows(call) * score_stride(call) * 4;
-  const std::int64_t rows = wave_rows(call), team = select_team(call, processors);
-  const std::int64_t list = team > 1 ? rows * team * kMaxIndexTopk * 4 : 0;
-  return {scores, scores + list, scores + 2 * list};
 }
 
 /// Few query tokens of short contexts: one launch, in which a cluster scores a query token's keys and its

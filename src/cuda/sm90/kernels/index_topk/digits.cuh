@@ -46,8 +46,11 @@ __device__ __forceinline__ int digit_shift(int level) {
 /// Keys of a thread, in groups of four neighbours. All threads' first groups follow one another, then their
 /// second ones: a batch.
 inline constexpr int kGroupsOfBatch = 4;
-/// The most keys of which each is compared with each. More than 400 take longer than counting their digits.
-inline constexpr int kComparedKeys = 256;
+/// The most keys that are looked at alone, since they share the first digit of the wanted one. Of so few that
+/// each can be compared with each, no digits are counted: 400 take as long as counting.
+inline constexpr int kListedKeys = kMaxIndexTopk, kComparedKeys = 256;
+/// CTAs that choose together add up counts of so many neighbouring digits first.
+inline constexpr int kFirstDigitsOfSum = 16, kFirstSums = kFirstBins / kFirstDigitsOfSum;
 
 template <int kThreadCount>
 struct ChooseShared {
@@ -55,11 +58,15 @@ struct ChooseShared {
   static constexpr int kGroup = 4 * kThreads, kBatch = kGroupsOfBatch * kGroup;  ///< Keys.
 
   alignas(16) std::uint32_t bins[kFirstBins];  ///< Cleared before the first count.
-  std::uint32_t listed[kComparedKeys];         ///< Keys that share the first digit of the wanted one.
-  int chosen[kMaxIndexTopk];                   ///< Places.
-  int warps[2][kWarps];          ///< Sums of warps; alternately, since a barrier lies between two uses.
-  int digit, above, count;       ///< What one thread finds.
-  int listed_count;              ///< Cleared with the bins.
+  alignas(16) std::uint32_t listed[kListedKeys];
+  union {
+    std::uint32_t gathered[kListedKeys];  ///< What all CTAs of a team have listed.
+    int chosen[kMaxIndexTopk];            ///< Places.
+  };
+  int sums[kFirstSums];        ///< Of a team's CTA.
+  int warps[2][kWarps];        ///< Sums of warps; alternately, since a barrier lies between two uses.
+  int digit, above, count;     ///< What one thread finds.
+  int listed_count, larger;    ///< Cleared with the bins.
 };
 
 /// The sum over lanes up to this one.
@@ -85,7 +92,7 @@ __device__ __forceinline__ void clear_bins(Shared& shared) {
 template <class Shared>
 __device__ __forceinline__ void clear_counts(Shared& shared) {
   clear_bins<kFirstBins>(shared);
-  if (threadIdx.x == 0) shared.listed_count = 0;
+  if (threadIdx.x == 0) shared.listed_count = shared.larger = 0;
 }
 
 /// What is known of the `wanted`-th largest key: its upper digits, how many keys have larger ones, and how
@@ -95,22 +102,16 @@ struct Threshold {
   int above = 0, equal = 0;
 };
 
-/// Finds a digit of kCount values: the largest one that, with all above it, occurs often enough; 0 if there is
-/// none. All threads call it when they have counted. `turn`: 0 and 1 in turn.
-template <int kCount, class Shared>
-__device__ __forceinline__ int find_digit(Shared& shared, Threshold& threshold, int turn, int wanted) {
-  constexpr int kEach = kCount / Shared::kThreads;
-  __syncthreads();
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int first = kCount - kEach * (thread + 1);  // threads have digits in descending order
-  int counts[kEach], mine = 0;
+/// Finds the largest digit that, with all above it, occurs often enough; `least` if there is none. Threads have
+/// digits in descending order: this one kEach from `first` on, which occur `counts` times. All threads call
+/// it. `turn`: 0 and 1 in turn.
+template <int kEach, class Shared>
+__device__ __forceinline__ int find_among(Shared& shared, Threshold& threshold, const int (&counts)[kEach],
+                                          int first, int least, int turn, int wanted) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  int mine = 0;
 #pragma unroll
-  for (int i = 0; i < kEach; i += 2) {
-    const uint2 pair = *reinterpret_cast<const uint2*>(shared.bins + first + i);
-    counts[i] = static_cast<int>(pair.x);
-    counts[i + 1] = static_cast<int>(pair.y);
-    mine += counts[i] + counts[i + 1];
-  }
+  for (const int count : counts) mine += count;
   const int inclusive = sum_to_lane(mine);
   int* sums = shared.warps[turn];
   if (lane == 31) sums[warp] = inclusive;
@@ -118,12 +119,12 @@ __device__ __forceinline__ int find_digit(Shared& shared, Threshold& threshold, 
   const int before = __reduce_add_sync(0xFFFFFFFF, lane < warp && lane < Shared::kWarps ? sums[lane] : 0);
   int above = threshold.above + before + inclusive - mine;
   const bool here = above < wanted && above + mine >= wanted;
-  if (here || (thread == Shared::kThreads - 1 && above + mine < wanted)) {
+  if (here || (first == least && above + mine < wanted)) {
     int digit = -1, equal = 0;
 #pragma unroll
     for (int i = kEach - 1; i >= 0; --i) {
       if (digit >= 0) continue;
-      if (above + counts[i] >= wanted || first + i == 0) {
+      if (above + counts[i] >= wanted || first + i == least) {
         digit = first + i;
         equal = counts[i];
       } else {
@@ -138,6 +139,23 @@ __device__ __forceinline__ int find_digit(Shared& shared, Threshold& threshold, 
   threshold.above = shared.above;
   threshold.equal = shared.count;
   return shared.digit;
+}
+
+/// Finds a digit of kCount values when all threads have counted.
+template <int kCount, class Shared>
+__device__ __forceinline__ int find_digit(Shared& shared, Threshold& threshold, int turn, int wanted) {
+  constexpr int kEach = kCount / Shared::kThreads;
+  static_assert(kEach % 2 == 0);
+  __syncthreads();
+  const int first = kCount - kEach * (static_cast<int>(threadIdx.x) + 1);
+  int counts[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; i += 2) {
+    const uint2 pair = *reinterpret_cast<const uint2*>(shared.bins + first + i);
+    counts[i] = static_cast<int>(pair.x);
+    counts[i + 1] = static_cast<int>(pair.y);
+  }
+  return find_among(shared, threshold, counts, first, 0, turn, wanted);
 }
 
 /// A batch of a thread's keys. Keys behind the end are 0, which no key is.
@@ -205,27 +223,36 @@ __device__ __forceinline__ void list_keys(Shared& shared, const BatchKeys& batch
   }
 }
 
-/// The `wanted`-th largest of the listed keys, up to kComparedKeys, by comparing each with each: a warp has
-/// some of them, its lanes compare one with all.
+/// How many of the batch's keys are larger than `key`.
+__device__ __forceinline__ int count_above(const BatchKeys& batch, std::uint32_t key) {
+  int count = 0;
+#pragma unroll
+  for (int i = 0; i < 4 * kGroupsOfBatch; ++i) count += batch.of_group[i / 4][i % 4] > key ? 1 : 0;
+  return count;
+}
+
+/// The `wanted`-th largest of threshold.equal keys, up to kComparedKeys, above which threshold.above lie: by
+/// comparing each with each. A warp has some of them, its lanes compare one with all. All threads call it,
+/// behind a barrier.
 template <class Shared>
-__device__ __forceinline__ void compare_listed(Shared& shared, Threshold& threshold, int wanted) {
+__device__ __forceinline__ void compare_keys(Shared& shared, const std::uint32_t* keys, Threshold& threshold,
+                                             int wanted) {
   constexpr int kEach = kComparedKeys / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int count = threshold.equal, above = threshold.above;
-  __syncthreads();  // all are listed
   std::uint32_t others[kEach];
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) others[i] = lane + i * 32 < count ? shared.listed[lane + i * 32] : 0;
+  for (int i = 0; i < kEach; ++i) others[i] = lane + i * 32 < count ? keys[lane + i * 32] : 0;
 #pragma unroll 2
   for (int i = warp; i < count; i += Shared::kWarps) {
-    const std::uint32_t key = shared.listed[i];
+    const std::uint32_t key = keys[i];
     std::uint32_t sums = 0;  // larger ones, and from bit 16 on equal ones
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) sums += (others[j] > key ? 1U : 0U) + (others[j] == key ? 0x10000U : 0U);
+    for (const std::uint32_t other : others) sums += (other > key ? 1U : 0U) + (other == key ? 0x10000U : 0U);
     sums = __reduce_add_sync(0xFFFFFFFF, sums);
     const int larger = above + static_cast<int>(sums & 0xFFFF), equal = static_cast<int>(sums >> 16);
     if (lane == 0 && larger < wanted && larger + equal >= wanted) {
-      shared.digit = static_cast<int>(key);  // equal keys' warps write the same
+      shared.digit = static_cast<int>(key);  // the warps of equal keys write the same
       shared.above = larger;
       shared.count = equal;
     }

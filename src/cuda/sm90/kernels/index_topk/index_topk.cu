@@ -190,9 +190,8 @@ Status launch_selection(const SelectArguments& arguments, int rows, int team, in
 
 }  // namespace indexer
 
-Result<std::size_t> index_topk_workspace_bytes(const IndexCall& call, const Executor& executor) {
-  FLASHLATENT_ASSIGN_OR_RETURN(const int processors, multiprocessors(executor.device));
-  return static_cast<std::size_t>(indexer::workspace_of(call, processors).bytes);
+Result<std::size_t> index_topk_workspace_bytes(const IndexCall& call, const Executor&) {
+  return static_cast<std::size_t>(indexer::wave_rows(call) * indexer::score_stride(call) * 4);
 }
 
 Status index_topk(const IndexCall& call, Memory workspace, const Executor& executor) {
@@ -203,10 +202,6 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
   auto* scores = static_cast<std::uint32_t*>(workspace.data);
   Shape shape = shape_of(call);
   const std::int64_t wave = wave_rows(call);
-  const WorkspaceParts parts = workspace_of(call, processors);
-  auto* bytes = static_cast<std::uint8_t*>(workspace.data);
-  const ChosenLists lists = {reinterpret_cast<std::uint32_t*>(bytes + parts.list_keys),
-                             reinterpret_cast<std::int32_t*>(bytes + parts.list_places)};
   const int select_ctas = select_team(call, processors);
   CUtensorMap map;
   FLASHLATENT_RETURN_IF_ERROR(keys_map(call, map));
@@ -236,7 +231,7 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
                                       ? launch_scores<ScoreConfig<4>>(arguments, map, processors, executor)
                                       : launch_scores<ScoreConfig<2>>(arguments, map, processors, executor));
     }
-    const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first), lists,
+    const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first),
                                  scores_needed};
     FLASHLATENT_RETURN_IF_ERROR(launch_selection(select, rows, select_ctas, processors, executor));
   }

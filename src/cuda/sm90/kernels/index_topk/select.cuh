@@ -1,25 +1,16 @@
-// The best of a query token's scores, by a CTA; for few query tokens of long contexts by a cluster, in which
-// each CTA chooses from its range and the first CTA from what the others chose.
+// The best of a query token's scores, by a CTA, or for few query tokens of long contexts by a cluster.
 #pragma once
 
-#include "cuda/sm90/kernels/index_topk/choose.cuh"
-#include "cuda/sm90/ptx/barrier.cuh"
+#include "cuda/sm90/kernels/index_topk/team.cuh"
 #include "cuda/sm90/ptx/cluster_size.cuh"
 
 namespace flashlatent::cuda::indexer {
-
-/// What a cluster's CTAs chose: kMaxIndexTopk for each CTA, those of a query token one after the other.
-struct ChosenLists {
-  std::uint32_t* keys = nullptr;  ///< 0 behind the chosen ones.
-  std::int32_t* places = nullptr;
-};
 
 struct SelectArguments {
   IndexCall call;
   const std::uint32_t* scores;
   std::int64_t score_stride;
   int first_row;
-  ChosenLists lists;
   /// Does the launch of the scores come before it? What that launch has waited for is then there.
   bool follows_scores;
 };
@@ -75,34 +66,29 @@ class Selector {
     if (call_.needs_no_scores(places_)) return choose_tokens_without_scores();
     const int chosen = choose(shared_, held_, ScoreKeys{scores_}, places_, call_.topk);
     __syncthreads();
-    write_tokens(
-        chosen, [&](int i) { return shared_.chosen[i]; },
-        [&](int i) { return __ldcg(scores_ + shared_.chosen[i]); });
+    write_tokens(0, chosen, 0);
+    write_nothing(chosen);
   }
 
-  /// By CTA `rank` of `ctas`; `lists`: the query token's.
-  __device__ __forceinline__ void choose_in_cluster(const ChosenLists& lists, int rank, int ctas) const {
+  /// By all CTAs of a team.
+  __device__ __forceinline__ void choose_in_team(const Team& team) const {
     if (call_.needs_no_scores(places_)) {
-      if (rank == 0) choose_tokens_without_scores();
+      if (team.rank == 0) choose_tokens_without_scores();
       return;
     }
-    const int each = ((places_ - 1) / ctas / 4 + 1) * 4, begin = min(rank * each, places_);
+    const int each = ((places_ - 1) / team.ctas / 4 + 1) * 4, begin = min(team.rank * each, places_);
     const int count = min(each, places_ - begin);
-    const int mine = choose(shared_, held_, ScoreKeys{scores_ + begin}, count, call_.topk);
+    const TeamChoice choice =
+        indexer::choose_in_team(shared_, team, held_, ScoreKeys{scores_ + begin}, count, call_.topk);
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < kMaxIndexTopk; i += Shared::kThreads) {
-      const int to = rank * kMaxIndexTopk + i, place = i < mine ? begin + shared_.chosen[i] : 0;
-      lists.keys[to] = i < mine ? __ldcg(scores_ + place) : 0;
-      lists.places[to] = place;
+    if (choice.count >= 0) {
+      write_tokens(choice.first, choice.count, begin);
+      if (team.rank == 0) write_count(call_.topk);
+    } else if (team.rank == 0) {
+      clear_counts(shared_);
+      __syncthreads();
+      choose_tokens();
     }
-    clear_counts(shared_);
-    ptx::cluster_sync();  // the lists are complete
-    if (rank != 0) return;
-    const int chosen = choose(shared_, held_, ScoreKeys{lists.keys}, ctas * kMaxIndexTopk, call_.topk);
-    __syncthreads();
-    write_tokens(
-        chosen, [&](int i) { return __ldcg(lists.places + shared_.chosen[i]); },
-        [&](int i) { return __ldcg(lists.keys + shared_.chosen[i]); });
   }
 
   /// The blocks whose largest scores are best; the newest block is always among them.
@@ -133,8 +119,8 @@ class Selector {
   __device__ __forceinline__ void choose_tokens_without_scores() const {
     const int chosen = take_all();
     __syncthreads();
-    write_tokens(
-        chosen, [&](int i) { return shared_.chosen[i]; }, [](int) { return kNoToken; });
+    write_tokens(0, chosen, 0);
+    write_nothing(chosen);
   }
 
   /// Leaves all places whose tokens exist in shared_.chosen, and returns how many there are. A warp has
@@ -166,20 +152,28 @@ class Selector {
     return __reduce_add_sync(0xFFFFFFFF, of_warp);
   }
 
-  /// The i-th of `chosen` has place place_of(i) and score key_of(i).
-  template <class Place, class Key>
-  __device__ __forceinline__ void write_tokens(int chosen, Place place_of, Key key_of) const {
+  /// The `count` places in shared_.chosen, from `begin` on, are the results from number `first` on.
+  __device__ __forceinline__ void write_tokens(int first, int count, int begin) const {
+    std::int32_t* indices = call_.indices.at(row_.request, row_.token) + first;
+    float* scores = call_.scores.data == nullptr ? nullptr : call_.scores.at(row_.request, row_.token) + first;
+    const std::int32_t* blocks = call_.candidates > 0 ? call_.blocks.at(row_.request, row_.token) : nullptr;
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += Shared::kThreads) {
+      const int place = begin + shared_.chosen[i];
+      indices[i] = call_.result(row_.request, static_cast<int>(call_.position(blocks, place)));
+      if (scores != nullptr) scores[i] = score_of(__ldcg(scores_ + place));
+    }
+  }
+  /// What follows all `chosen` results, and their number.
+  __device__ __forceinline__ void write_nothing(int chosen) const {
     std::int32_t* indices = call_.indices.at(row_.request, row_.token);
     float* scores = call_.scores.data == nullptr ? nullptr : call_.scores.at(row_.request, row_.token);
-    const std::int32_t* blocks = call_.candidates > 0 ? call_.blocks.at(row_.request, row_.token) : nullptr;
-    for (int i = static_cast<int>(threadIdx.x); i < call_.topk; i += Shared::kThreads) {
-      std::int32_t result = -1;
-      if (i < chosen) {
-        result = call_.result(row_.request, static_cast<int>(call_.position(blocks, place_of(i))));
-      }
-      indices[i] = result;
-      if (scores != nullptr) scores[i] = score_of(i < chosen ? key_of(i) : kNoToken);
+    for (int i = chosen + static_cast<int>(threadIdx.x); i < call_.topk; i += Shared::kThreads) {
+      indices[i] = -1;
+      if (scores != nullptr) scores[i] = score_of(kNoToken);
     }
+    write_count(chosen);
+  }
+  __device__ __forceinline__ void write_count(int chosen) const {
     if (threadIdx.x == 0 && call_.counts.data != nullptr) {
       *call_.counts.at(row_.request, row_.token) = chosen;
     }
@@ -235,8 +229,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
   if (arguments.follows_scores) cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   if constexpr (kTeam) {
-    const std::int64_t first = std::int64_t{number} * ctas * kMaxIndexTopk;
-    selector.choose_in_cluster({arguments.lists.keys + first, arguments.lists.places + first}, rank, ctas);
+    selector.choose_in_team({rank, ctas});
   } else {
     selector.choose_tokens();
     if (arguments.call.best_blocks > 0) selector.choose_blocks();

@@ -74,7 +74,11 @@ struct Tensor {
 class Bench {
  public:
   Bench(const IndexerCase& c, const IndexerOptions& options, const Executor& executor)
-      : case_(c), options_(options), executor_(executor), columns_((c.length - 1) / options.page_size + 1) {}
+      : case_(c), options_(options), executor_(executor), columns_((c.length - 1) / options.page_size + 1) {
+    for (std::size_t i = 0; i < codes_.size(); ++i) {
+      codes_[i] = e4m3::encode(8 * runtime::random_normal(options.seed, i));
+    }
+  }
 
   Status allocate() {
     const std::int64_t pages = std::int64_t{case_.batch} * columns_;
@@ -133,9 +137,7 @@ class Bench {
 
  private:
   /// e4m3 of a normal number.
-  std::uint8_t code(std::uint64_t i) const {
-    return e4m3::encode(8 * runtime::random_normal(options_.seed, i % (1 << 20)));
-  }
+  std::uint8_t code(std::uint64_t i) const { return codes_[i % codes_.size()]; }
 
   /// Pages that repeat: as many keys as a request has are random.
   Status fill_cache(std::int64_t pages, std::int64_t page_bytes) {
@@ -224,6 +226,7 @@ class Bench {
   IndexerOptions options_;
   Executor executor_;
   std::int64_t columns_;
+  std::vector<std::uint8_t> codes_ = std::vector<std::uint8_t>(1 << 20);
   std::size_t workspace_bytes_ = 0;
   Tensor cache_, table_, lengths_, q_, weights_, candidates_, indices_, best_;
   runtime::Buffer workspace_;

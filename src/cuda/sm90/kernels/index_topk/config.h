@@ -90,11 +90,14 @@ inline std::int64_t wave_rows(const IndexCall& call) {
   return (call.rows() + waves - 1) / waves;
 }
 
+/// Threads of a CTA that chooses: as many as score in a CTA that does both. With more, fewer keys are left for
+/// each, and what is done once a thread takes longer.
+inline constexpr int kChooseThreads = ScoreConfig<4>::kConsumers, kChooseWarps = kChooseThreads / 32;
 /// A CTA that chooses for a query token. Each has a multiprocessor for itself if there are enough; of more
 /// query tokens two share one, so that one works while the other waits.
 template <int kCtaCount>
 struct SelectConfig {
-  static constexpr int kCtas = kCtaCount, kThreads = 1024 / kCtas;
+  static constexpr int kCtas = kCtaCount;
   static constexpr int kHeldKeys = (kCtas == 1 ? 48 : 16) * 1024;  ///< That shared memory holds.
 };
 /// CTAs of a cluster that choose for one query token, if multiprocessors are idle. With less than so many keys

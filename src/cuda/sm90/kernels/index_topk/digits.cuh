@@ -1,8 +1,12 @@
-// The `wanted`-th largest key of a sequence: counts of digits say where it lies. Neither the time nor a result
-// depends on the order of threads, since counts are sums of whole numbers.
+// Digits of keys, and which digit the `wanted`-th largest key has. Results do not depend on the order of
+// threads, since counts are sums of whole numbers.
+//
+// A CTA's time is mostly instructions: for 8,192 keys one more for each key takes 64 clocks, one more for each
+// thread 4.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/config.h"
+#include "cuda/sm90/ptx/predicated.cuh"
 
 namespace flashlatent::cuda::indexer {
 
@@ -13,17 +17,18 @@ inline constexpr int kFirstBins = 4096, kFirstShift = 17, kHalfOfFirst = kFirstB
 inline constexpr int kWindowBegin = (127 - 16) << (23 - kFirstShift);  ///< 2^-16, as a magnitude's upper bits.
 inline constexpr int kMostMagnitude = 0x7FFFFFFF >> kFirstShift;
 
-__device__ __forceinline__ int first_digit(std::uint32_t key) {
-  const int upper = static_cast<int>(key ^ 0x80000000U) >> kFirstShift;  // -1 - magnitude of negative scores
-  const int sign = upper >> 31;
-  return kHalfOfFirst + (__viaddmin_s32_relu(upper ^ sign, -kWindowBegin, kHalfOfFirst - 1) ^ sign);
+/// Four times a key's first digit less kHalfOfFirst.
+__device__ __forceinline__ int first_digit_bytes(std::uint32_t key) {
+  constexpr int kShift = kFirstShift - 2, kMagnitudes = 1 << (31 - kShift);
+  const int sign = static_cast<int>(key) >> 31;               // -1: of scores that are not negative
+  const int upper = static_cast<int>(key) >> kShift ^ ~sign;  // the magnitude's upper bits - kMagnitudes
+  const int place = __viaddmin_s32_relu(upper, kMagnitudes - 4 * kWindowBegin, 4 * kHalfOfFirst - 1);
+  return (place ^ ~sign) & ~3;
 }
 
-/// Keys from `low` on: those up to `low + more`.
+/// Keys from `low` to low + more.
 struct KeyRange {
   std::uint32_t low, more;
-
-  __device__ __forceinline__ bool has(std::uint32_t key) const { return key - low <= more; }
 };
 /// The keys that have a first digit.
 __device__ __forceinline__ KeyRange keys_of_first_digit(int digit) {
@@ -43,30 +48,25 @@ __device__ __forceinline__ int digit_shift(int level) {
   return level == 0 ? 21 : level == 1 ? 10 : 0;
 }
 
-/// Keys of a thread, in groups of four neighbours. All threads' first groups follow one another, then their
-/// second ones: a batch.
-inline constexpr int kGroupsOfBatch = 4;
 /// The most keys that are looked at alone, since they share the first digit of the wanted one. Of so few that
-/// each can be compared with each, no digits are counted: 400 take as long as counting.
+/// each can be compared with each, no digits are counted: some 400 take as long as counting.
 inline constexpr int kListedKeys = kMaxIndexTopk, kComparedKeys = 256;
 /// CTAs that choose together add up counts of so many neighbouring digits first.
 inline constexpr int kFirstDigitsOfSum = 16, kFirstSums = kFirstBins / kFirstDigitsOfSum;
 
-template <int kThreadCount>
+/// What a CTA has in shared memory to choose.
 struct ChooseShared {
-  static constexpr int kThreads = kThreadCount, kWarps = kThreads / 32;
-  static constexpr int kGroup = 4 * kThreads, kBatch = kGroupsOfBatch * kGroup;  ///< Keys.
-
   alignas(16) std::uint32_t bins[kFirstBins];  ///< Cleared before the first count.
   alignas(16) std::uint32_t listed[kListedKeys];
   union {
     std::uint32_t gathered[kListedKeys];  ///< What all CTAs of a team have listed.
     int chosen[kMaxIndexTopk];            ///< Places.
   };
-  int sums[kFirstSums];        ///< Of a team's CTA.
-  int warps[2][kWarps];        ///< Sums of warps; alternately, since a barrier lies between two uses.
-  int digit, above, count;     ///< What one thread finds.
-  int listed_count, larger;    ///< Cleared with the bins.
+  int sums[kFirstSums];           ///< Of a team's CTA.
+  int warps[2][kChooseWarps];     ///< Sums of warps; alternately, since a barrier lies between two uses.
+  int digit, above, count;        ///< What one thread finds.
+  std::uint32_t listed_bytes;     ///< Cleared with the bins.
+  int larger;                     ///< Keys above the listed ones. Cleared with the bins.
 };
 
 /// The sum over lanes up to this one.
@@ -80,19 +80,19 @@ __device__ __forceinline__ int sum_to_lane(int mine) {
   return mine;
 }
 
-template <int kCount, class Shared>
-__device__ __forceinline__ void clear_bins(Shared& shared) {
+template <int kCount>
+__device__ __forceinline__ void clear_bins(ChooseShared& shared) {
 #pragma unroll
-  for (int i = 0; i < kCount; i += Shared::kThreads * 4) {
-    const int at = i + static_cast<int>(threadIdx.x) * 4;
-    if (at < kCount) *reinterpret_cast<uint4*>(shared.bins + at) = make_uint4(0, 0, 0, 0);
+  for (int i = 0; i < kCount; i += kChooseThreads * 4) {
+    *reinterpret_cast<uint4*>(shared.bins + i + threadIdx.x * 4) = make_uint4(0, 0, 0, 0);
   }
 }
 /// Before choose().
-template <class Shared>
-__device__ __forceinline__ void clear_counts(Shared& shared) {
+__device__ __forceinline__ void clear_counts(ChooseShared& shared) {
   clear_bins<kFirstBins>(shared);
-  if (threadIdx.x == 0) shared.listed_count = shared.larger = 0;
+  if (threadIdx.x != 0) return;
+  shared.listed_bytes = 0;
+  shared.larger = 0;
 }
 
 /// What is known of the `wanted`-th largest key: its upper digits, how many keys have larger ones, and how
@@ -105,9 +105,10 @@ struct Threshold {
 /// Finds the largest digit that, with all above it, occurs often enough; `least` if there is none. Threads have
 /// digits in descending order: this one kEach from `first` on, which occur `counts` times. All threads call
 /// it. `turn`: 0 and 1 in turn.
-template <int kEach, class Shared>
-__device__ __forceinline__ int find_among(Shared& shared, Threshold& threshold, const int (&counts)[kEach],
-                                          int first, int least, int turn, int wanted) {
+template <int kEach>
+__device__ __forceinline__ int find_among(ChooseShared& shared, Threshold& threshold,
+                                          const int (&counts)[kEach], int first, int least, int turn,
+                                          int wanted) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   int mine = 0;
 #pragma unroll
@@ -116,8 +117,7 @@ __device__ __forceinline__ int find_among(Shared& shared, Threshold& threshold, 
   int* sums = shared.warps[turn];
   if (lane == 31) sums[warp] = inclusive;
   __syncthreads();
-  const int before = __reduce_add_sync(0xFFFFFFFF, lane < warp && lane < Shared::kWarps ? sums[lane] : 0);
-  int above = threshold.above + before + inclusive - mine;
+  int above = threshold.above + inclusive - mine + __reduce_add_sync(0xFFFFFFFF, lane < warp ? sums[lane] : 0);
   const bool here = above < wanted && above + mine >= wanted;
   if (here || (first == least && above + mine < wanted)) {
     int digit = -1, equal = 0;
@@ -142,113 +142,44 @@ __device__ __forceinline__ int find_among(Shared& shared, Threshold& threshold, 
 }
 
 /// Finds a digit of kCount values when all threads have counted.
-template <int kCount, class Shared>
-__device__ __forceinline__ int find_digit(Shared& shared, Threshold& threshold, int turn, int wanted) {
-  constexpr int kEach = kCount / Shared::kThreads;
-  static_assert(kEach % 2 == 0);
+template <int kCount>
+__device__ __forceinline__ int find_digit(ChooseShared& shared, Threshold& threshold, int turn, int wanted) {
+  constexpr int kEach = kCount / kChooseThreads;
   __syncthreads();
   const int first = kCount - kEach * (static_cast<int>(threadIdx.x) + 1);
   int counts[kEach];
 #pragma unroll
-  for (int i = 0; i < kEach; i += 2) {
-    const uint2 pair = *reinterpret_cast<const uint2*>(shared.bins + first + i);
-    counts[i] = static_cast<int>(pair.x);
-    counts[i + 1] = static_cast<int>(pair.y);
+  for (int i = 0; i < kEach; i += 4) {
+    const uint4 four = *reinterpret_cast<const uint4*>(shared.bins + first + i);
+    counts[i] = static_cast<int>(four.x);
+    counts[i + 1] = static_cast<int>(four.y);
+    counts[i + 2] = static_cast<int>(four.z);
+    counts[i + 3] = static_cast<int>(four.w);
   }
   return find_among(shared, threshold, counts, first, 0, turn, wanted);
-}
-
-/// A batch of a thread's keys. Keys behind the end are 0, which no key is.
-struct BatchKeys {
-  std::uint32_t of_group[kGroupsOfBatch][4];
-};
-
-template <class Shared, class Keys>
-__device__ __forceinline__ void load_batch(BatchKeys& batch, const Keys& keys, int first, int count) {
-#pragma unroll
-  for (int i = 0; i < kGroupsOfBatch; ++i) {
-    const int at = first + i * Shared::kGroup + static_cast<int>(threadIdx.x) * 4;
-    const uint4 four = keys.four(at, count);
-    batch.of_group[i][0] = four.x;
-    batch.of_group[i][1] = four.y;
-    batch.of_group[i][2] = four.z;
-    batch.of_group[i][3] = four.w;
-  }
-}
-
-/// To and from shared memory, of which each thread reads what it has written.
-template <class Shared>
-__device__ __forceinline__ void keep_batch(const BatchKeys& batch, uint4* groups) {
-#pragma unroll
-  for (int i = 0; i < kGroupsOfBatch; ++i) {
-    const auto& x = batch.of_group[i];
-    groups[i * Shared::kThreads] = make_uint4(x[0], x[1], x[2], x[3]);
-  }
-}
-template <class Shared>
-__device__ __forceinline__ void take_batch(BatchKeys& batch, const uint4* groups) {
-#pragma unroll
-  for (int i = 0; i < kGroupsOfBatch; ++i) {
-    const uint4 x = groups[i * Shared::kThreads];
-    batch.of_group[i][0] = x.x;
-    batch.of_group[i][1] = x.y;
-    batch.of_group[i][2] = x.z;
-    batch.of_group[i][3] = x.w;
-  }
-}
-
-/// Calls visit(key) for a batch's keys; `left`: keys from the batch's begin to the end.
-template <class Shared, class Visit>
-__device__ __forceinline__ void for_keys(const BatchKeys& batch, int left, Visit visit) {
-#pragma unroll
-  for (int i = 0; i < kGroupsOfBatch; ++i) {
-    if (i * Shared::kGroup >= left) break;
-#pragma unroll
-    for (std::uint32_t key : batch.of_group[i]) visit(key);
-  }
-}
-
-/// Puts the batch's keys of a range behind those in shared.listed, in any order.
-template <class Shared>
-__device__ __forceinline__ void list_keys(Shared& shared, const BatchKeys& batch, const KeyRange& range) {
-  int mine = 0;
-#pragma unroll
-  for (int i = 0; i < 4 * kGroupsOfBatch; ++i) mine += range.has(batch.of_group[i / 4][i % 4]) ? 1 : 0;
-  if (mine == 0) return;
-  int at = atomicAdd(&shared.listed_count, mine);
-#pragma unroll
-  for (int i = 0; i < 4 * kGroupsOfBatch; ++i) {
-    const std::uint32_t key = batch.of_group[i / 4][i % 4];
-    if (range.has(key)) shared.listed[at++] = key;
-  }
-}
-
-/// How many of the batch's keys are larger than `key`.
-__device__ __forceinline__ int count_above(const BatchKeys& batch, std::uint32_t key) {
-  int count = 0;
-#pragma unroll
-  for (int i = 0; i < 4 * kGroupsOfBatch; ++i) count += batch.of_group[i / 4][i % 4] > key ? 1 : 0;
-  return count;
 }
 
 /// The `wanted`-th largest of threshold.equal keys, up to kComparedKeys, above which threshold.above lie: by
 /// comparing each with each. A warp has some of them, its lanes compare one with all. All threads call it,
 /// behind a barrier.
-template <class Shared>
-__device__ __forceinline__ void compare_keys(Shared& shared, const std::uint32_t* keys, Threshold& threshold,
-                                             int wanted) {
+__device__ __forceinline__ void compare_keys(ChooseShared& shared, const std::uint32_t* keys,
+                                             Threshold& threshold, int wanted) {
   constexpr int kEach = kComparedKeys / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int count = threshold.equal, above = threshold.above;
   std::uint32_t others[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) others[i] = lane + i * 32 < count ? keys[lane + i * 32] : 0;
-#pragma unroll 2
-  for (int i = warp; i < count; i += Shared::kWarps) {
+#pragma unroll 1
+  for (int i = warp; i < count; i += kChooseWarps) {
     const std::uint32_t key = keys[i];
     std::uint32_t sums = 0;  // larger ones, and from bit 16 on equal ones
 #pragma unroll
-    for (const std::uint32_t other : others) sums += (other > key ? 1U : 0U) + (other == key ? 0x10000U : 0U);
+    for (int j = 0; j < kEach; ++j) {
+      if (j * 32 >= count) break;
+      if (others[j] > key) sums += 1;
+      if (others[j] == key) sums += 0x10000;
+    }
     sums = __reduce_add_sync(0xFFFFFFFF, sums);
     const int larger = above + static_cast<int>(sums & 0xFFFF), equal = static_cast<int>(sums >> 16);
     if (lane == 0 && larger < wanted && larger + equal >= wanted) {

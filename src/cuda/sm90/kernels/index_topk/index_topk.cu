@@ -94,9 +94,6 @@ Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, in
                                             : launch_scores<Config, 64>(arguments, map, processors, executor);
 }
 
-/// What a CTA chooses with when its warpgroups have scored.
-using FusedChoice = ChooseShared<ScoreConfig<4>::kConsumers>;
-
 /// Both launches in one: the CTAs of a cluster score a query token's keys, and the first one chooses.
 template <IndexFormat kFormat, bool kFp4Query>
 __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
@@ -105,7 +102,7 @@ __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t fused_shared[];
   const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
   auto& fixed = *reinterpret_cast<Fixed<Config>*>(fused_shared + layout.fixed);
-  auto& choice = *reinterpret_cast<FusedChoice*>(fused_shared + (layout.bytes + 15) / 16 * 16);
+  auto& choice = *reinterpret_cast<ChooseShared*>(fused_shared + (layout.bytes + 15) / 16 * 16);
   prepare<Config, kFormat>(fixed, arguments.call, map);
   if (threadIdx.x < Config::kConsumers) clear_counts(choice);
   const int rank = static_cast<int>(ptx::rank_in_cluster()), ctas = static_cast<int>(ptx::ctas_of_cluster());
@@ -126,7 +123,7 @@ __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
   ptx::cluster_sync();  // all scores of the query token have been stored
   if (rank != 0) return;
   const HeldKeys held;
-  const Selector<FusedChoice> selector(arguments.call, arguments.scores + number * arguments.score_stride,
+  const Selector selector(arguments.call, arguments.scores + number * arguments.score_stride,
                                        number, choice, held);
   selector.choose_tokens();
   if (arguments.call.best_blocks > 0) selector.choose_blocks();
@@ -138,7 +135,7 @@ Status launch_fused(const ScoreArguments& arguments, const CUtensorMap& map, int
                     const Executor& executor) {
   using Config = ScoreConfig<4>;
   constexpr int kMost =
-      Layout<Config, kFormat, kFp4Query>({64, 2, 1, 4}).bytes + 16 + static_cast<int>(sizeof(FusedChoice));
+      Layout<Config, kFormat, kFp4Query>({64, 2, 1, 4}).bytes + 16 + static_cast<int>(sizeof(ChooseShared));
   static_assert(kMost <= Config::kMostShared);
   constexpr CompiledKernel kKernel = {
       [] { return reinterpret_cast<const void*>(fused_kernel<kFormat, kFp4Query>); }, Config::kThreads,
@@ -173,7 +170,7 @@ Status keys_map(const IndexCall& call, CUtensorMap& map) {
 template <class Config, bool kTeam>
 Status launch_selection(const SelectArguments& arguments, int rows, int team, const Executor& executor) {
   constexpr CompiledKernel kKernel = {
-      [] { return reinterpret_cast<const void*>(select_kernel<Config, kTeam>); }, Config::kThreads,
+      [] { return reinterpret_cast<const void*>(select_kernel<Config, kTeam>); }, kChooseThreads,
       sizeof(SelectShared<Config>)};
   FLASHLATENT_RETURN_IF_ERROR((prefer_shared_memory<select_kernel<Config, kTeam>>(executor.device)));
   return launch_ctas(kKernel, rows * team, team, executor, {&arguments});

@@ -50,12 +50,11 @@ struct BlockKeys {
 };
 
 /// A query token. All threads of the CTA call its functions.
-template <class Shared>
 class Selector {
  public:
   /// `scores`: those of query token `row` of the call.
   __device__ __forceinline__ Selector(const IndexCall& call, const std::uint32_t* scores, int row,
-                                      Shared& shared, const HeldKeys& held)
+                                      ChooseShared& shared, const HeldKeys& held)
       : call_(call), shared_(shared), held_(held), row_(row_of(call, row)), scores_(scores) {
     if (row_.count == 0) return;
     places_ = call.candidates > 0 ? call.span : call.visible(row_.request, row_.token, row_.own, row_.count);
@@ -101,7 +100,7 @@ class Selector {
     const int chosen = choose(shared_, held_, keys, (places_ + size - 1) / size, call_.best_blocks);
     __syncthreads();
     std::int32_t* best = call_.best.at(row_.request, row_.token);
-    for (int i = static_cast<int>(threadIdx.x); i < call_.best_blocks; i += Shared::kThreads) {
+    for (int i = thread(); i < call_.best_blocks; i += kChooseThreads) {
       best[i] = i < chosen ? shared_.chosen[i] : -1;
     }
   }
@@ -109,13 +108,15 @@ class Selector {
   /// The `part`-th of `parts` shares.
   __device__ __forceinline__ void write_all_scores(int part, int parts) const {
     float* all = call_.all_scores.at(row_.request, row_.token);
-    const int step = parts * Shared::kThreads;
-    for (int i = part * Shared::kThreads + static_cast<int>(threadIdx.x); i < call_.span; i += step) {
+    const int step = parts * kChooseThreads;
+    for (int i = part * kChooseThreads + thread(); i < call_.span; i += step) {
       all[i] = score_of(i < places_ ? __ldcg(scores_ + i) : kNoToken);
     }
   }
 
  private:
+  static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x); }
+
   __device__ __forceinline__ void choose_tokens_without_scores() const {
     const int chosen = take_all();
     __syncthreads();
@@ -126,8 +127,8 @@ class Selector {
   /// Leaves all places whose tokens exist in shared_.chosen, and returns how many there are. A warp has
   /// neighbouring places.
   __device__ __forceinline__ int take_all() const {
-    constexpr int kSteps = kMaxIndexTopk / Shared::kThreads;
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    constexpr int kSteps = kMaxIndexTopk / kChooseThreads;
+    const int lane = thread() % 32, warp = thread() / 32;
     const int first = warp * 32 * kSteps + lane;
     unsigned exist[kSteps];
     int mine = 0;
@@ -140,7 +141,7 @@ class Selector {
     }
     if (lane == 0) shared_.warps[0][warp] = mine;
     __syncthreads();
-    const int of_warp = lane < Shared::kWarps ? shared_.warps[0][lane] : 0;
+    const int of_warp = lane < kChooseWarps ? shared_.warps[0][lane] : 0;
     int at = __reduce_add_sync(0xFFFFFFFF, lane < warp ? of_warp : 0);
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
@@ -155,19 +156,39 @@ class Selector {
   /// The `count` places in shared_.chosen, from `begin` on, are the results from number `first` on.
   __device__ __forceinline__ void write_tokens(int first, int count, int begin) const {
     std::int32_t* indices = call_.indices.at(row_.request, row_.token) + first;
-    float* scores = call_.scores.data == nullptr ? nullptr : call_.scores.at(row_.request, row_.token) + first;
+    if (call_.slot_table == nullptr && call_.candidates == 0) {
+      for (int i = thread(); i < count; i += kChooseThreads) indices[i] = begin + shared_.chosen[i];
+    } else {
+      write_results(indices, count, begin);
+    }
+    if (call_.scores.data == nullptr) return;
+    float* scores = call_.scores.at(row_.request, row_.token) + first;
+    for (int i = thread(); i < count; i += kChooseThreads) {
+      scores[i] = score_of(__ldcg(scores_ + begin + shared_.chosen[i]));
+    }
+  }
+  __device__ __forceinline__ void write_results(std::int32_t* indices, int count, int begin) const {
     const std::int32_t* blocks = call_.candidates > 0 ? call_.blocks.at(row_.request, row_.token) : nullptr;
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += Shared::kThreads) {
-      const int place = begin + shared_.chosen[i];
-      indices[i] = call_.result(row_.request, static_cast<int>(call_.position(blocks, place)));
-      if (scores != nullptr) scores[i] = score_of(__ldcg(scores_ + place));
+    constexpr int kSteps = kMaxIndexTopk / kChooseThreads;
+    std::int32_t results[kSteps];  // first all loads, then all stores
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int i = step * kChooseThreads + thread();
+      if (i >= count) break;
+      const std::int64_t position = call_.position(blocks, begin + shared_.chosen[i]);
+      results[step] = call_.result(row_.request, static_cast<int>(position));
+    }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int i = step * kChooseThreads + thread();
+      if (i < count) indices[i] = results[step];
     }
   }
   /// What follows all `chosen` results, and their number.
   __device__ __forceinline__ void write_nothing(int chosen) const {
     std::int32_t* indices = call_.indices.at(row_.request, row_.token);
     float* scores = call_.scores.data == nullptr ? nullptr : call_.scores.at(row_.request, row_.token);
-    for (int i = chosen + static_cast<int>(threadIdx.x); i < call_.topk; i += Shared::kThreads) {
+    for (int i = chosen + thread(); i < call_.topk; i += kChooseThreads) {
       indices[i] = -1;
       if (scores != nullptr) scores[i] = score_of(kNoToken);
     }
@@ -182,20 +203,20 @@ class Selector {
   /// The newest token that exists, mostly the last one; -1: there is none.
   __device__ __forceinline__ int newest_token() const {
     int newest = -1;
-    for (int end = places_; end > 0 && newest < 0; end -= Shared::kThreads) {
-      const int place = end - 1 - static_cast<int>(threadIdx.x);
+    for (int end = places_; end > 0 && newest < 0; end -= kChooseThreads) {
+      const int place = end - 1 - thread();
       const int mine = place >= 0 && __ldcg(scores_ + place) != kNoToken ? place : -1;
       const int of_warp = __reduce_max_sync(0xFFFFFFFF, mine);
       __syncthreads();
       if (threadIdx.x % 32 == 0) shared_.warps[0][threadIdx.x / 32] = of_warp;
       __syncthreads();
-      newest = __reduce_max_sync(0xFFFFFFFF, shared_.warps[0][threadIdx.x % 32 % Shared::kWarps]);
+      newest = __reduce_max_sync(0xFFFFFFFF, shared_.warps[0][threadIdx.x % 32 % kChooseWarps]);
     }
     return newest;
   }
 
   const IndexCall& call_;
-  Shared& shared_;
+  ChooseShared& shared_;
   const HeldKeys& held_;
   const IndexRow row_;
   const std::uint32_t* const scores_;
@@ -204,7 +225,7 @@ class Selector {
 
 template <class Config>
 struct SelectShared {
-  ChooseShared<Config::kThreads> choose;
+  ChooseShared choose;
   uint4 held[Config::kHeldKeys / 4];
 };
 static_assert(sizeof(SelectShared<SelectConfig<1>>) <= 227 * 1024 &&
@@ -212,7 +233,7 @@ static_assert(sizeof(SelectShared<SelectConfig<1>>) <= 227 * 1024 &&
 
 /// A CTA a query token; with kTeam a cluster.
 template <class Config, bool kTeam>
-__global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
+__global__ void __launch_bounds__(kChooseThreads, Config::kCtas)
     select_kernel(const __grid_constant__ SelectArguments arguments) {
   extern __shared__ __align__(16) std::uint8_t select_shared[];
   auto& shared = *reinterpret_cast<SelectShared<Config>*>(select_shared);
@@ -223,9 +244,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
   const int rank = kTeam ? static_cast<int>(ptx::rank_in_cluster()) : 0;
   const int number = static_cast<int>(blockIdx.x) / ctas;
   const HeldKeys held{shared.held, Config::kHeldKeys};
-  const Selector<ChooseShared<Config::kThreads>> selector(arguments.call,
-                                                          arguments.scores + number * arguments.score_stride,
-                                                          arguments.first_row + number, shared.choose, held);
+  const Selector selector(arguments.call, arguments.scores + number * arguments.score_stride,
+                          arguments.first_row + number, shared.choose, held);
   if (arguments.follows_scores) cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   if constexpr (kTeam) {

@@ -24,8 +24,7 @@ __device__ __forceinline__ int sum_of_team(const Team& team, const void* word) {
 }
 
 /// find_digit() over the first digits of all CTAs' keys: sums of neighbouring digits, then digits.
-template <class Shared>
-__device__ __forceinline__ int find_first_digit(Shared& shared, Threshold& threshold, const Team& team,
+__device__ __forceinline__ int find_first_digit(ChooseShared& shared, Threshold& threshold, const Team& team,
                                                 int wanted) {
   const int thread = static_cast<int>(threadIdx.x);
   __syncthreads();
@@ -51,20 +50,19 @@ __device__ __forceinline__ int find_first_digit(Shared& shared, Threshold& thres
 
 /// Leaves what all CTAs listed in shared.gathered, one CTA's behind the other's. `before`: how many lower ranks
 /// listed; returns how many keys above the listed ones lower ranks have.
-template <class Shared>
-__device__ __forceinline__ int gather_listed(Shared& shared, const Team& team, int& before) {
+__device__ __forceinline__ int gather_listed(ChooseShared& shared, const Team& team, int& before) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   ptx::cluster_sync();  // all are listed
   int listed = 0, larger = 0;
   if (lane < team.ctas) {
-    listed = static_cast<int>(ptx::load_from(ptx::address_in(lane, &shared.listed_count)));
+    listed = static_cast<int>(ptx::load_from(ptx::address_in(lane, &shared.listed_bytes)) / 4);
     larger = static_cast<int>(ptx::load_from(ptx::address_in(lane, &shared.larger)));
   }
   int begin = 0;
   for (int cta = 0; cta < team.ctas; ++cta) {
     if (cta == team.rank) before = begin;
     const int count = __shfl_sync(0xFFFFFFFF, listed, cta);
-    for (int i = thread; i < count; i += Shared::kThreads) {
+    for (int i = thread; i < count; i += kChooseThreads) {
       shared.gathered[begin + i] = ptx::load_from(ptx::address_in(cta, shared.listed + i));
     }
     begin += count;
@@ -75,8 +73,7 @@ __device__ __forceinline__ int gather_listed(Shared& shared, const Team& team, i
 
 /// How many of the first `count` gathered keys are chosen, and how many equal the threshold. Each warp finds
 /// out.
-template <class Shared>
-__device__ __forceinline__ Begin begin_of(const Shared& shared, int count, const Threshold& threshold,
+__device__ __forceinline__ ChosenBefore chosen_before(const ChooseShared& shared, int count, const Threshold& threshold,
                                           int wanted) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int larger = 0, ties = 0;
@@ -97,12 +94,12 @@ struct TeamChoice {
 };
 
 /// All threads of all CTAs call it, with cleared counts. Afterwards no CTA reads another one's memory.
-template <class Shared, class Keys>
-__device__ __forceinline__ TeamChoice choose_in_team(Shared& shared, const Team& team, const HeldKeys& held,
+template <class Keys>
+__device__ __forceinline__ TeamChoice choose_in_team(ChooseShared& shared, const Team& team, const HeldKeys& held,
                                                      const Keys& keys, int count, int wanted) {
-  const Batches<Shared, Keys> batches(held, keys, count);
-  BatchKeys batch;
-  count_first_digits(shared, batches, batch);
+  const Batches<Keys> batches(held, keys, count);
+  Batch batch;
+  batches.each(batch, false, [&] { count_first_digits(shared, batch); });
   Threshold threshold;
   const int digit = find_first_digit(shared, threshold, team, wanted);
   if (!can_list(digit, threshold)) {
@@ -111,9 +108,11 @@ __device__ __forceinline__ TeamChoice choose_in_team(Shared& shared, const Team&
   }
   const KeyRange range = keys_of_first_digit(digit);
   int larger = 0;
-  batches.each(batch, true, [&](int) {
+  batches.each(batch, true, [&] {
     list_keys(shared, batch, range);
-    larger += count_above(batch, range.low + range.more);
+    batch.each([&](std::uint32_t key) {
+      if (key > range.low + range.more) ++larger;
+    });
   });
   larger = __reduce_add_sync(0xFFFFFFFF, larger);
   if (threadIdx.x % 32 == 0 && larger > 0) atomicAdd(&shared.larger, larger);
@@ -121,12 +120,12 @@ __device__ __forceinline__ TeamChoice choose_in_team(Shared& shared, const Team&
   const int larger_before = gather_listed(shared, team, listed_before);
   ptx::cluster_arrive();
   find_among_listed(shared, shared.gathered, threshold, wanted);
-  Begin begin = begin_of(shared, listed_before, threshold, wanted);
-  begin.chosen += larger_before;
+  ChosenBefore before = chosen_before(shared, listed_before, threshold, wanted);
+  before.chosen += larger_before;
   __syncthreads();  // the gathered keys have been read: places take their memory
-  const int chosen = place_chosen(shared, batches, batch, threshold, wanted, begin);
+  const int chosen = place_chosen(shared, batches, batch, threshold, wanted, before);
   ptx::cluster_wait();
-  return {begin.chosen, chosen};
+  return {before.chosen, chosen};
 }
 
 }  // namespace flashlatent::cuda::indexer

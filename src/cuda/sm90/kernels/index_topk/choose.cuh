@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/batches.cuh"
+#include "cuda/sm90/ptx/push.cuh"
 
 namespace flashlatent::cuda::indexer {
 
@@ -18,9 +19,17 @@ __device__ __forceinline__ void count_first_digits(ChooseShared& shared, const B
 
 /// Puts keys of a range behind those in shared.listed, in any order.
 __device__ __forceinline__ void list_keys(ChooseShared& shared, const Batch& batch, const KeyRange& range) {
-  const std::uint32_t count = ptx::shared_address(&shared.listed_bytes);
-  const std::uint32_t begin = ptx::shared_address(shared.listed);
-  batch.each([&](std::uint32_t key) { ptx::append_if_between(key, range.low, range.more, count, begin); });
+  std::uint32_t marks = 0;
+#pragma unroll
+  for (int i = 0; i < 4 * kGroupsOfBatch; ++i) {
+    if (i / 4 >= batch.groups) break;
+    if (batch.of_group[i / 4][i % 4] - range.low <= range.more) marks |= 1U << i;
+  }
+  if (marks == 0) return;  // in most warps there is none
+  const std::uint32_t bytes = atomicAdd(&shared.listed_bytes, 4 * __popc(marks));
+  std::uint32_t to = ptx::shared_address(shared.listed) + bytes;
+#pragma unroll
+  for (int i = 0; i < 4 * kGroupsOfBatch; ++i) ptx::push_if(marks, 1U << i, to, batch.of_group[i / 4][i % 4]);
 }
 
 /// Keys in shared memory.

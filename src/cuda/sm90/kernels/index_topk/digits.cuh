@@ -6,7 +6,7 @@
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/config.h"
-#include "cuda/sm90/ptx/predicated.cuh"
+#include "cuda/sm90/ptx/logic.cuh"
 
 namespace flashlatent::cuda::indexer {
 
@@ -20,10 +20,11 @@ inline constexpr int kMostMagnitude = 0x7FFFFFFF >> kFirstShift;
 /// Four times a key's first digit less kHalfOfFirst.
 __device__ __forceinline__ int first_digit_bytes(std::uint32_t key) {
   constexpr int kShift = kFirstShift - 2, kMagnitudes = 1 << (31 - kShift);
-  const int sign = static_cast<int>(key) >> 31;               // -1: of scores that are not negative
-  const int upper = static_cast<int>(key) >> kShift ^ ~sign;  // the magnitude's upper bits - kMagnitudes
+  const int sign = static_cast<int>(key) >> 31;  // -1: of scores that are not negative
+  // The magnitude's upper bits - kMagnitudes.
+  const int upper = ptx::logic<ptx::kEqualBits>(static_cast<int>(key) >> kShift, sign, 0);
   const int place = __viaddmin_s32_relu(upper, kMagnitudes - 4 * kWindowBegin, 4 * kHalfOfFirst - 1);
-  return (place ^ ~sign) & ~3;
+  return ptx::logic<ptx::kEqualBits & ptx::kThird>(place, sign, ~3);
 }
 
 /// Keys from `low` to low + more.
@@ -120,20 +121,20 @@ __device__ __forceinline__ int find_among(ChooseShared& shared, Threshold& thres
   int above = threshold.above + inclusive - mine + __reduce_add_sync(0xFFFFFFFF, lane < warp ? sums[lane] : 0);
   const bool here = above < wanted && above + mine >= wanted;
   if (here || (first == least && above + mine < wanted)) {
-    int digit = -1, equal = 0;
+    int digit = first + kEach - 1, sum = above, enough = 0x7FFFFFFF;
 #pragma unroll
     for (int i = kEach - 1; i >= 0; --i) {
-      if (digit >= 0) continue;
-      if (above + counts[i] >= wanted || first + i == least) {
-        digit = first + i;
-        equal = counts[i];
+      sum += counts[i];
+      if (sum < wanted && (i > 0 || first > least)) {
+        --digit;
+        above = sum;
       } else {
-        above += counts[i];
+        enough = min(enough, sum);
       }
     }
     shared.digit = digit;
     shared.above = above;
-    shared.count = equal;
+    shared.count = enough - above;
   }
   __syncthreads();
   threshold.above = shared.above;

@@ -146,7 +146,7 @@ __device__ void load_queries(const ScoreArguments& arguments, const Group& group
         weight *= base == 0xFF ? ue8m0(0xFF) : scale_of_base(base);
       }
     }
-    weights[weight_place(i)] = weight;
+    weights[weight_place(i)] = weight / 2;  // twice_relu()
   }
   if constexpr (kFp4Query) {
     // (row, chunk of heads, 32 columns, head of the chunk)

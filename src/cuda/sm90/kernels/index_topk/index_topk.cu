@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
     }
   } else {
     if constexpr (Config::kPairs) ptx::take_registers<Config::kScorerRegisters>();
-    Scorer<Config, kColumns, kFormat, kFp4Query>(arguments, score_shared, layout, fixed).score(run);
+    Scorer<Config, kColumns, kFormat, kFp4Query, WorkspaceSink>(arguments, score_shared, layout, fixed, {}).score(run);
   }
 }
 
@@ -94,6 +94,13 @@ Status launch_scores(const ScoreArguments& arguments, const CUtensorMap& map, in
                                             : launch_scores<Config, 64>(arguments, map, processors, executor);
 }
 
+/// The chooser's part of a fused launch.
+struct FusedShared {
+  ChooseShared choose;
+  alignas(16) std::uint32_t scores[kMostScoreTeam * kMostKeysOfTeam];
+  ptx::Barrier scored;  ///< Completes with all scores.
+};
+
 /// Both launches in one: the CTAs of a cluster score a query token's keys, and the first one chooses.
 template <IndexFormat kFormat, bool kFp4Query>
 __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
@@ -102,15 +109,19 @@ __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t fused_shared[];
   const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
   auto& fixed = *reinterpret_cast<Fixed<Config>*>(fused_shared + layout.fixed);
-  auto& choice = *reinterpret_cast<ChooseShared*>(fused_shared + (layout.bytes + 15) / 16 * 16);
+  auto& shared = *reinterpret_cast<FusedShared*>(fused_shared + (layout.bytes + 15) / 16 * 16);
+  if (threadIdx.x == 0) ptx::init(shared.scored, 1);
   prepare<Config, kFormat>(fixed, arguments.call, map);
-  if (threadIdx.x < Config::kConsumers) clear_counts(choice);
+  ptx::cluster_arrive();  // the chooser's barrier is there
+  if (threadIdx.x < Config::kConsumers) clear_counts(shared.choose);
   const int rank = static_cast<int>(ptx::rank_in_cluster()), ctas = static_cast<int>(ptx::ctas_of_cluster());
   const int number = static_cast<int>(blockIdx.x) / ctas;
+  ptx::cluster_wait();
   __syncthreads();
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
-  const Run run = run_of_row<Config>(arguments, row_of(arguments.call, number), rank, ctas);
+  const Run all = run_of_row<Config>(arguments, row_of(arguments.call, number));
+  const Run run = part_of(all, rank, ctas);
   if (threadIdx.x >= Config::kConsumers) {
     ptx::give_registers<Config::kLoaderRegisters>();
     if (threadIdx.x / 32 == Config::kConsumers / 32) {
@@ -119,12 +130,14 @@ __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
     return;  // barriers of all threads are of those that have not returned
   }
   ptx::take_registers<Config::kScorerRegisters>();
-  Scorer<Config, 64, kFormat, kFp4Query>(arguments, fused_shared, layout, fixed).score(run);
-  ptx::cluster_sync();  // all scores of the query token have been stored
+  if (threadIdx.x == 0 && rank == 0) ptx::arrive_expecting(shared.scored, all.tiles * Config::kTile * 4);
+  const ChooserSink sink{arguments.scores + number * arguments.score_stride,
+                         ptx::address_in(0, shared.scores), ptx::address_in(0, &shared.scored)};
+  Scorer<Config, 64, kFormat, kFp4Query, ChooserSink>(arguments, fused_shared, layout, fixed, sink).score(run);
   if (rank != 0) return;
+  ptx::wait_for_cluster(shared.scored, 0);
   const HeldKeys held;
-  const Selector selector(arguments.call, arguments.scores + number * arguments.score_stride,
-                                       number, choice, held);
+  const Selector selector(arguments.call, SharedScores{shared.scores}, number, shared.choose, held);
   selector.choose_tokens();
   if (arguments.call.best_blocks > 0) selector.choose_blocks();
   if (arguments.call.all_scores.data != nullptr) selector.write_all_scores(0, 1);
@@ -135,7 +148,7 @@ Status launch_fused(const ScoreArguments& arguments, const CUtensorMap& map, int
                     const Executor& executor) {
   using Config = ScoreConfig<4>;
   constexpr int kMost =
-      Layout<Config, kFormat, kFp4Query>({64, 2, 1, 4}).bytes + 16 + static_cast<int>(sizeof(ChooseShared));
+      Layout<Config, kFormat, kFp4Query>({64, 2, 1, 4}).bytes + 16 + static_cast<int>(sizeof(FusedShared));
   static_assert(kMost <= Config::kMostShared);
   constexpr CompiledKernel kKernel = {
       [] { return reinterpret_cast<const void*>(fused_kernel<kFormat, kFp4Query>); }, Config::kThreads,

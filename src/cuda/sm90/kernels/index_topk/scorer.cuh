@@ -3,24 +3,26 @@
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/key_tile.cuh"
+#include "cuda/sm90/kernels/index_topk/sinks.cuh"
 #include "cuda/sm90/load/ring_place.cuh"
 #include "cuda/sm90/ptx/wgmma_e4m3.cuh"
 
 namespace flashlatent::cuda::indexer {
 
-template <class Config, int kColumns, IndexFormat kFormat, bool kFp4Query>
+template <class Config, int kColumns, IndexFormat kFormat, bool kFp4Query, class Sink>
 class Scorer {
  public:
   using SharedLayout = Layout<Config, kFormat, kFp4Query>;
 
   __device__ __forceinline__ Scorer(const ScoreArguments& arguments, std::uint8_t* shared,
-                                    const SharedLayout& layout, Fixed<Config>& fixed)
+                                    const SharedLayout& layout, Fixed<Config>& fixed, const Sink& sink)
       : arguments_(arguments),
         shared_(shared),
         keys_(shared + layout.keys),
         weights_(reinterpret_cast<float*>(shared + layout.weights)),
         factors_(reinterpret_cast<float*>(shared + layout.factors)),
-        fixed_(fixed) {}
+        fixed_(fixed),
+        sink_(sink) {}
 
   __device__ __forceinline__ void score(const Run& run) const {
     Walk<Config> walk(arguments_, run);
@@ -39,7 +41,7 @@ class Scorer {
         load(loaded, to, place, stage, apart);
         score_parts(group, loaded.keys, loaded.tile, loaded.rare ? -1 : loaded.stage);
         if (!loaded.rare) continue;
-        score_rarely(group, key_tile(loaded.stage), loaded.tile, loaded.rows);
+        score_rarely(group, key_tile(loaded.stage), loaded.tile);
         free_stage(loaded.stage);
       }
       walk.skip(tiles);
@@ -56,6 +58,7 @@ class Scorer {
     std::uint32_t* to;  ///< This row's score for the group's first query token.
     int place;          ///< Of the row's key; kNowhere if it does not exist.
     float scale;
+    bool apart;  ///< Are the row's scales too far apart?
   };
   static constexpr int kNowhere = 0x7FFFFFFF;
   /// A tile whose keys are in registers.
@@ -87,6 +90,17 @@ class Scorer {
     }
     return apart;
   }
+  /// Are scales of the row whose score this lane stores too far apart? A lane knows of 32 columns; a row's
+  /// four lanes know of all.
+  __device__ __forceinline__ bool is_row_apart(const KeyRows& rows) const {
+    const unsigned first = __ballot_sync(0xFFFFFFFF, rows.apart[0]);
+    const unsigned second = __ballot_sync(0xFFFFFFFF, rows.apart[1]);
+    return (((lane_ & 1) != 0 ? second : first) >> lane_ / 4 * 4 & 0xF) != 0;
+  }
+  /// Does score_rarely() store the score?
+  __device__ __forceinline__ bool is_rare(int token, const Tile& tile) const {
+    return tile.apart || is_apart(token);
+  }
   /// A part: a query token and a chunk of its heads.
   __device__ __forceinline__ const std::uint8_t* query(int part) const {
     return shared_ + part * kColumns * index_keys::kDim;
@@ -110,9 +124,13 @@ class Scorer {
     ptx::wait(fixed_.full[loaded.stage], stage.parity());
     const bool there[2] = {exists(loaded.stage, row_), exists(loaded.stage, row_ + 8)};
     loaded.rows = key_tile(loaded.stage).read(loaded.keys, there);
-    loaded.tile = {to, ((lane_ & 1) != 0 ? there[1] : there[0]) ? place : kNowhere, loaded.rows.scale};
-    loaded.rare = apart || (kFormat == IndexFormat::kMxfp4_68 &&
-                            __any_sync(0xFFFFFFFF, loaded.rows.apart[0] || loaded.rows.apart[1]));
+    loaded.tile = {to, ((lane_ & 1) != 0 ? there[1] : there[0]) ? place : kNowhere, loaded.rows.scale, false};
+    loaded.rare = apart;
+    if constexpr (kFormat == IndexFormat::kMxfp4_68) {
+      const bool any = __any_sync(0xFFFFFFFF, loaded.rows.apart[0] || loaded.rows.apart[1]);
+      if (any) loaded.tile.apart = is_row_apart(loaded.rows);
+      loaded.rare = apart || any;
+    }
     place += Config::kTile;
     to += Config::kTile;
     stage.next();
@@ -165,7 +183,7 @@ class Scorer {
       query += kDescriptorStep;
       weights += kColumns;
       if (++chunk < chunks) continue;
-      store(to, token, totals, tile, true);
+      store(to, token, totals, tile, !is_rare(token, tile));
       totals = {};
       to += arguments_.score_stride;
       chunk = 0;
@@ -205,7 +223,7 @@ class Scorer {
       add_heads<kColumns>(totals, second, weights + kColumns, lane_);
       const float of_second = sum_of_row(totals);
       store_pair(to, token, one_token ? of_second : of_first, of_second, tile,
-                 (lane_ & 2) == 0 || (!one_token && left > 1));
+                 ((lane_ & 2) == 0 || (!one_token && left > 1)) && !is_rare(token, tile));
       to += step;
       query += 2 * kDescriptorStep;
       weights += 2 * kColumns;
@@ -216,7 +234,7 @@ class Scorer {
 
   __device__ __forceinline__ void store_score(std::uint32_t* to, int token, float score,
                                               const Tile& tile) const {
-    *to = tile.place < fixed_.seen[token] ? sortable(score * tile.scale) : kNoToken;
+    sink_.put(to, tile.place < fixed_.seen[token] ? sortable(score * tile.scale) : kNoToken);
   }
   /// Of the sums of two rows, which four lanes share, each lane gives one to its neighbour, and goes on with
   /// the other one.
@@ -243,15 +261,10 @@ class Scorer {
   }
 
   /// Scores of rows, and of query tokens, whose scales lie too far apart: products of 32 columns at a time,
-  /// which have one scale. They are stored over the scores that were made without regard to that.
+  /// which have one scale.
   __device__ __forceinline__ void score_rarely(const Group& group, const KeyTile<kFormat>& keys,
-                                               const Tile& tile, const KeyRows& rows) const {
+                                               const Tile& tile) const {
     const int chunks = arguments_.shape.head_chunks;
-    __syncwarp();  // other lanes may have stored what is stored here
-    // A lane knows of 32 columns; a row's four lanes know of all.
-    const unsigned first_apart = __ballot_sync(0xFFFFFFFF, rows.apart[0]);
-    const unsigned second_apart = __ballot_sync(0xFFFFFFFF, rows.apart[1]);
-    const bool row_apart = (((lane_ & 1) != 0 ? second_apart : first_apart) >> lane_ / 4 * 4 & 0xF) != 0;
 #pragma unroll 1
     for (int token = 0; token < group.rows; ++token) {
       Totals totals;
@@ -278,7 +291,7 @@ class Scorer {
           add_rare_heads(totals, dots, weights(part), head, lane_);
         }
       }
-      store(tile.to + token * arguments_.score_stride, token, totals, tile, is_apart(token) || row_apart);
+      store(tile.to + token * arguments_.score_stride, token, totals, tile, is_rare(token, tile));
     }
   }
 
@@ -288,6 +301,7 @@ class Scorer {
   float* const weights_;
   float* const factors_;
   Fixed<Config>& fixed_;
+  const Sink sink_;
   const int lane_ = threadIdx.x % 32;
   const int row_ = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;  ///< Of the tile; and eight further on.
 };

@@ -15,14 +15,35 @@ struct SelectArguments {
   bool follows_scores;
 };
 
-/// Scores as keys. Those of a query token lie in whole groups of four. They come from other multiprocessors,
-/// so they are read past the L1 cache.
-struct ScoreKeys {
+/// A query token's scores, as keys, in whole groups of four.
+struct WorkspaceScores {
   const std::uint32_t* scores;
+
+  // They come from other multiprocessors, so they are read past the L1 cache.
+  __device__ __forceinline__ std::uint32_t at(int place) const { return __ldcg(scores + place); }
+  __device__ __forceinline__ uint4 four_at(int place) const {
+    return __ldcg(reinterpret_cast<const uint4*>(scores + place));
+  }
+  __device__ __forceinline__ WorkspaceScores from(int place) const { return {scores + place}; }
+};
+/// The same in shared memory.
+struct SharedScores {
+  const std::uint32_t* scores;
+
+  __device__ __forceinline__ std::uint32_t at(int place) const { return scores[place]; }
+  __device__ __forceinline__ uint4 four_at(int place) const {
+    return *reinterpret_cast<const uint4*>(scores + place);
+  }
+};
+
+/// Scores as keys.
+template <class Scores>
+struct ScoreKeys {
+  Scores scores;
 
   __device__ __forceinline__ uint4 four(int place, int end) const {
     uint4 keys = {};
-    if (place < end) keys = __ldcg(reinterpret_cast<const uint4*>(scores + place));
+    if (place < end) keys = scores.four_at(place);
     if (place + 1 >= end) keys.y = 0;
     if (place + 2 >= end) keys.z = 0;
     if (place + 3 >= end) keys.w = 0;
@@ -31,8 +52,9 @@ struct ScoreKeys {
 };
 
 /// Blocks as keys: a block's largest score, and more than any score for the newest block.
+template <class Scores>
 struct BlockKeys {
-  const std::uint32_t* scores;
+  Scores scores;
   int places, size, newest;
 
   __device__ __forceinline__ std::uint32_t key(int block) const {
@@ -40,7 +62,7 @@ struct BlockKeys {
     const int begin = block * size, end = min(begin + size, places);
     std::uint32_t best = kNoToken;
 #pragma unroll 1
-    for (int i = begin; i < end; ++i) best = max(best, __ldcg(scores + i));
+    for (int i = begin; i < end; ++i) best = max(best, scores.at(i));
     return best;
   }
   __device__ __forceinline__ uint4 four(int block, int end) const {
@@ -50,10 +72,11 @@ struct BlockKeys {
 };
 
 /// A query token. All threads of the CTA call its functions.
+template <class Scores>
 class Selector {
  public:
   /// `scores`: those of query token `row` of the call.
-  __device__ __forceinline__ Selector(const IndexCall& call, const std::uint32_t* scores, int row,
+  __device__ __forceinline__ Selector(const IndexCall& call, const Scores& scores, int row,
                                       ChooseShared& shared, const HeldKeys& held)
       : call_(call), shared_(shared), held_(held), row_(row_of(call, row)), scores_(scores) {
     if (row_.count == 0) return;
@@ -63,7 +86,7 @@ class Selector {
   /// Counts are cleared; a barrier of the CTA comes first.
   __device__ __forceinline__ void choose_tokens() const {
     if (call_.needs_no_scores(places_)) return choose_tokens_without_scores();
-    const int chosen = choose(shared_, held_, ScoreKeys{scores_}, places_, call_.topk);
+    const int chosen = choose(shared_, held_, ScoreKeys<Scores>{scores_}, places_, call_.topk);
     __syncthreads();
     write_tokens(0, chosen, 0);
     write_nothing(chosen);
@@ -78,7 +101,7 @@ class Selector {
     const int each = ((places_ - 1) / team.ctas / 4 + 1) * 4, begin = min(team.rank * each, places_);
     const int count = min(each, places_ - begin);
     const TeamChoice choice =
-        indexer::choose_in_team(shared_, team, held_, ScoreKeys{scores_ + begin}, count, call_.topk);
+        indexer::choose_in_team(shared_, team, held_, ScoreKeys<Scores>{scores_.from(begin)}, count, call_.topk);
     __syncthreads();
     if (choice.count >= 0) {
       write_tokens(choice.first, choice.count, begin);
@@ -93,7 +116,7 @@ class Selector {
   /// The blocks whose largest scores are best; the newest block is always among them.
   __device__ __forceinline__ void choose_blocks() const {
     const int size = call_.candidate_block, newest = newest_token();
-    const BlockKeys keys{scores_, places_, size, newest < 0 ? -1 : newest / size};
+    const BlockKeys<Scores> keys{scores_, places_, size, newest < 0 ? -1 : newest / size};
     __syncthreads();  // the chosen tokens have been read
     clear_counts(shared_);
     __syncthreads();
@@ -110,7 +133,7 @@ class Selector {
     float* all = call_.all_scores.at(row_.request, row_.token);
     const int step = parts * kChooseThreads;
     for (int i = part * kChooseThreads + thread(); i < call_.span; i += step) {
-      all[i] = score_of(i < places_ ? __ldcg(scores_ + i) : kNoToken);
+      all[i] = score_of(i < places_ ? scores_.at(i) : kNoToken);
     }
   }
 
@@ -164,7 +187,7 @@ class Selector {
     if (call_.scores.data == nullptr) return;
     float* scores = call_.scores.at(row_.request, row_.token) + first;
     for (int i = thread(); i < count; i += kChooseThreads) {
-      scores[i] = score_of(__ldcg(scores_ + begin + shared_.chosen[i]));
+      scores[i] = score_of(scores_.at(begin + shared_.chosen[i]));
     }
   }
   __device__ __forceinline__ void write_results(std::int32_t* indices, int count, int begin) const {
@@ -205,7 +228,7 @@ class Selector {
     int newest = -1;
     for (int end = places_; end > 0 && newest < 0; end -= kChooseThreads) {
       const int place = end - 1 - thread();
-      const int mine = place >= 0 && __ldcg(scores_ + place) != kNoToken ? place : -1;
+      const int mine = place >= 0 && scores_.at(place) != kNoToken ? place : -1;
       const int of_warp = __reduce_max_sync(0xFFFFFFFF, mine);
       __syncthreads();
       if (threadIdx.x % 32 == 0) shared_.warps[0][threadIdx.x / 32] = of_warp;
@@ -219,7 +242,7 @@ class Selector {
   ChooseShared& shared_;
   const HeldKeys& held_;
   const IndexRow row_;
-  const std::uint32_t* const scores_;
+  const Scores scores_;
   int places_ = 0;
 };
 
@@ -244,8 +267,8 @@ __global__ void __launch_bounds__(kChooseThreads, Config::kCtas)
   const int rank = kTeam ? static_cast<int>(ptx::rank_in_cluster()) : 0;
   const int number = static_cast<int>(blockIdx.x) / ctas;
   const HeldKeys held{shared.held, Config::kHeldKeys};
-  const Selector selector(arguments.call, arguments.scores + number * arguments.score_stride,
-                          arguments.first_row + number, shared.choose, held);
+  const WorkspaceScores scores{arguments.scores + number * arguments.score_stride};
+  const Selector selector(arguments.call, scores, arguments.first_row + number, shared.choose, held);
   if (arguments.follows_scores) cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   if constexpr (kTeam) {

@@ -140,15 +140,17 @@ __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
   return {found[0], found[1], found[2]};
 }
 
-/// The `rank`-th of `ctas` equal runs of a query token's tiles. It is a group of its own.
+/// The tiles of a query token that is a group of its own.
 template <class Config>
-__device__ __forceinline__ Run run_of_row(const ScoreArguments& arguments, const IndexRow& row, int rank,
-                                          int ctas) {
+__device__ __forceinline__ Run run_of_row(const ScoreArguments& arguments, const IndexRow& row) {
   const int of_request = row.request * arguments.call.tokens + row.own;
   const int number = arguments.call.ragged ? row.token + row.request : of_request;
-  const int tiles = row.count == 0 ? 0 : tiles_of<Config>(arguments, group_of(arguments, number));
-  const int each = (tiles + ctas - 1) / ctas, begin = min(rank * each, tiles);
-  return {number, begin, min(each, tiles - begin)};
+  return {number, 0, row.count == 0 ? 0 : tiles_of<Config>(arguments, group_of(arguments, number))};
+}
+/// The `rank`-th of `ctas` equal parts of a query token's tiles.
+__device__ __forceinline__ Run part_of(const Run& run, int rank, int ctas) {
+  const int each = (run.tiles + ctas - 1) / ctas, begin = min(rank * each, run.tiles);
+  return {run.group, begin, min(each, run.tiles - begin)};
 }
 
 /// Steps through a run, tile by tile.

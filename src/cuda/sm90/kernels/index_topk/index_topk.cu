@@ -36,10 +36,12 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
   extern __shared__ __align__(1024) std::uint8_t score_shared[];
   const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
   auto& fixed = *reinterpret_cast<Fixed<Config>*>(score_shared + layout.fixed);
+  touch(arguments);
   prepare<Config, kFormat>(fixed, arguments.call, map);
+  __syncthreads();
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
-  const Run run = run_of_cta<Config>(arguments, fixed.room);  // its barriers publish the barriers above
+  const Run run = run_of_cta<Config>(arguments, fixed.room);
   if (threadIdx.x >= Config::kConsumers) {
     if constexpr (Config::kPairs) ptx::give_registers<Config::kLoaderRegisters>();
     if (threadIdx.x / 32 == Config::kConsumers / 32) {
@@ -110,6 +112,7 @@ __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
   const Layout<Config, kFormat, kFp4Query> layout(arguments.shape);
   auto& fixed = *reinterpret_cast<Fixed<Config>*>(fused_shared + layout.fixed);
   auto& shared = *reinterpret_cast<FusedShared*>(fused_shared + (layout.bytes + 15) / 16 * 16);
+  touch(arguments);
   if (threadIdx.x == 0) ptx::init(shared.scored, 1);
   prepare<Config, kFormat>(fixed, arguments.call, map);
   ptx::cluster_arrive();  // the chooser's barrier is there

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/team.cuh"
+#include "cuda/sm90/kernels/index_topk/touch.cuh"
 #include "cuda/sm90/ptx/cluster_size.cuh"
 
 namespace flashlatent::cuda::indexer {
@@ -260,6 +261,7 @@ __global__ void __launch_bounds__(kChooseThreads, Config::kCtas)
     select_kernel(const __grid_constant__ SelectArguments arguments) {
   extern __shared__ __align__(16) std::uint8_t select_shared[];
   auto& shared = *reinterpret_cast<SelectShared<Config>*>(select_shared);
+  touch(arguments);
   clear_counts(shared.choose);
   __syncthreads();
   if (!arguments.follows_scores) cudaGridDependencySynchronize();

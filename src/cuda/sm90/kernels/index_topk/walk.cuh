@@ -98,9 +98,36 @@ struct Run {
   int group, tile, tiles;
 };
 
+/// The tiles of all groups from the CTA's first one on, and how many it has. Runs differ by one tile at most.
+struct Share {
+  int begin, tiles;
+};
+__device__ __forceinline__ Share share_of_cta(int total) {
+  const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
+  const int each = total / ctas, more = total - each * ctas;
+  return {each * cta + min(cta, more), each + (cta < more ? 1 : 0)};
+}
+
+/// For up to 32 groups. Each warp finds it, so that none waits for another.
+template <class Config>
+__device__ __forceinline__ Run run_of_few_groups(const ScoreArguments& arguments) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int mine = lane < arguments.groups ? tiles_of<Config>(arguments, group_of(arguments, lane)) : 0;
+  int inclusive = mine;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xFFFFFFFF, inclusive, step);
+    if (lane >= step) inclusive += other;
+  }
+  const Share share = share_of_cta(__shfl_sync(0xFFFFFFFF, inclusive, 31));
+  const int group = __popc(__ballot_sync(0xFFFFFFFF, inclusive <= share.begin)) % 32;
+  return {group, share.begin - __shfl_sync(0xFFFFFFFF, inclusive - mine, group), share.tiles};
+}
+
 /// All threads of the CTA call it. `room`: an int for each warp, and three more.
 template <class Config>
 __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
+  if (arguments.groups <= 32) return run_of_few_groups<Config>(arguments);
   constexpr int kThreads = Config::kThreads;
   const int thread = threadIdx.x, each = (arguments.groups + kThreads - 1) / kThreads;
   const int first = min(thread * each, arguments.groups), last = min(first + each, arguments.groups);
@@ -123,18 +150,15 @@ __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
     if (warp < thread / 32) before += room[warp];
     total += room[warp];
   }
-  // Runs differ by one tile at most.
-  const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
-  const int each_cta = total / ctas, more = total - each_cta * ctas;
-  const int begin = each_cta * cta + min(cta, more), end = begin + each_cta + (cta < more ? 1 : 0);
-  if (begin < end && begin >= before && begin < before + sum) {
-    int group = first, tile = begin - before;
+  const Share share = share_of_cta(total);
+  if (share.tiles > 0 && share.begin >= before && share.begin < before + sum) {
+    int group = first, tile = share.begin - before;
 #pragma unroll 1
     for (int tiles; tile >= (tiles = tiles_of<Config>(arguments, group_of(arguments, group))); ++group)
       tile -= tiles;
     found[0] = group;
     found[1] = tile;
-    found[2] = end - begin;
+    found[2] = share.tiles;
   }
   __syncthreads();
   return {found[0], found[1], found[2]};

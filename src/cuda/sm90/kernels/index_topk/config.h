@@ -8,10 +8,10 @@
 
 namespace flashlatent::cuda::indexer {
 
-/// A CTA that scores: warpgroups that each multiply 64 keys of a stage's, and a warp that loads. With one or
-/// two products a tile of keys memory binds, and two small CTAs a multiprocessor share out little work
-/// evenly. With more products tensor cores bind: four warpgroups of one CTA share more query tokens, and a
-/// warp's registers hold two products at a time.
+/// A CTA that scores: warpgroups that each multiply 64 keys of a stage's, and a warp that loads. With one
+/// product a tile of keys memory binds, and two small CTAs a multiprocessor share out little work evenly. With
+/// more products a warpgroup's own time binds: four warpgroups of one CTA share more query tokens, and a warp's
+/// registers hold two products at a time.
 template <int kWarpgroupCount>
 struct ScoreConfig {
   static constexpr int kWarpgroups = kWarpgroupCount, kConsumers = kWarpgroups * 128;
@@ -24,10 +24,10 @@ struct ScoreConfig {
   /// loaders give back is all that scorers can take.
   static constexpr int kScorerRegisters = 112, kLoaderRegisters = 32;
   static_assert(!kPairs || kConsumers * kScorerRegisters + kLoaders * kLoaderRegisters <= kThreads * 96);
-  static constexpr int kMostGroupRows = kPairs ? 12 : 2;  ///< Query tokens that share a request's keys.
-  /// Of a ring: together XX KB of keys are on their way to a multiprocessor.
+  static constexpr int kMostGroupRows = kPairs ? 12 : 1;  ///< Query tokens that share a request's keys.
+  /// Of a ring: together 96 KB of keys are on their way to a multiprocessor.
   FLASHLATENT_HOST_DEVICE static constexpr int stages(IndexFormat format) {
-    return kPairs ? (format == IndexFormat::kFp8_132 ? 3 : 6) : 5;
+    return kPairs ? (format == IndexFormat::kFp8_132 ? 3 : 6) : 3;
   }
   static constexpr int kMostStages = stages(IndexFormat::kMxfp4_68);
   /// A multiprocessor has 227 KB; two CTAs share it, each with 1 KB for itself.
@@ -64,7 +64,7 @@ inline Shape shape_of(const IndexCall& call) {
   shape.warpgroups = many || call.format == IndexFormat::kMxfp4_68 ? 4 : 2;
   if (call.candidates > 0) return shape;  // query tokens with their own candidates have their own keys
   const int held = shape.warpgroups == 4 ? ScoreConfig<4>::kMostGroupRows : ScoreConfig<2>::kMostGroupRows;
-  shape.group_rows = std::min(shape.heads() > 64 ? held / 2 : held, std::max(1, each));
+  shape.group_rows = std::min(std::max(1, shape.heads() > 64 ? held / 2 : held), std::max(1, each));
   return shape;
 }
 

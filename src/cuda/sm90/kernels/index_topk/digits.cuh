@@ -59,15 +59,11 @@ inline constexpr int kFirstDigitsOfSum = 16, kFirstSums = kFirstBins / kFirstDig
 struct ChooseShared {
   alignas(16) std::uint32_t bins[kFirstBins];  ///< Cleared before the first count.
   alignas(16) std::uint32_t listed[kListedKeys];
-  union {
-    std::uint32_t gathered[kListedKeys];  ///< What all CTAs of a team have listed.
-    int chosen[kMaxIndexTopk];            ///< Places.
-  };
-  int sums[kFirstSums];           ///< Of a team's CTA.
-  int warps[2][kChooseWarps];     ///< Sums of warps; alternately, since a barrier lies between two uses.
-  int digit, above, count;        ///< What one thread finds.
-  std::uint32_t listed_bytes;     ///< Cleared with the bins.
-  int larger;                     ///< Keys above the listed ones. Cleared with the bins.
+  int chosen[kMaxIndexTopk];   ///< Places.
+  int warps[2][kChooseWarps];  ///< Sums of warps; alternately, since a barrier lies between two uses.
+  int digit, above, count;     ///< What one thread finds.
+  std::uint32_t listed_bytes;  ///< Cleared with the bins.
+  int larger;                  ///< Keys of a team's lower ranks above the listed ones. Cleared with the bins.
 };
 
 /// The sum over lanes up to this one.

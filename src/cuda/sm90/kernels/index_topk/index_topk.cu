@@ -183,20 +183,26 @@ Status keys_map(const IndexCall& call, CUtensorMap& map) {
                  map);
 }
 
-template <class Config, bool kTeam>
-Status launch_selection(const SelectArguments& arguments, int rows, int team, const Executor& executor) {
-  constexpr CompiledKernel kKernel = {
-      [] { return reinterpret_cast<const void*>(select_kernel<Config, kTeam>); }, kChooseThreads,
-      sizeof(SelectShared<Config>)};
-  FLASHLATENT_RETURN_IF_ERROR((prefer_shared_memory<select_kernel<Config, kTeam>>(executor.device)));
+template <class Config>
+Status launch_selection(const SelectArguments& arguments, int rows, const Executor& executor) {
+  constexpr CompiledKernel kKernel = {[] { return reinterpret_cast<const void*>(select_kernel<Config>); },
+                                      kChooseThreads, sizeof(SelectShared<Config>)};
+  FLASHLATENT_RETURN_IF_ERROR((prefer_shared_memory<select_kernel<Config>>(executor.device)));
+  return launch_ctas(kKernel, rows, 1, executor, {&arguments});
+}
+
+Status launch_team_selection(const SelectArguments& arguments, int rows, int team, const Executor& executor) {
+  constexpr CompiledKernel kKernel = {[] { return reinterpret_cast<const void*>(select_team_kernel); },
+                                      kChooseThreads, sizeof(SelectTeamShared)};
+  FLASHLATENT_RETURN_IF_ERROR(prefer_shared_memory<select_team_kernel>(executor.device));
   return launch_ctas(kKernel, rows * team, team, executor, {&arguments});
 }
 
 Status launch_selection(const SelectArguments& arguments, int rows, int team, int processors,
                         const Executor& executor) {
-  if (team > 1) return launch_selection<SelectConfig<1>, true>(arguments, rows, team, executor);
-  return rows <= processors ? launch_selection<SelectConfig<1>, false>(arguments, rows, 1, executor)
-                            : launch_selection<SelectConfig<2>, false>(arguments, rows, 1, executor);
+  if (team > 1) return launch_team_selection(arguments, rows, team, executor);
+  return rows <= processors ? launch_selection<SelectConfig<1>>(arguments, rows, executor)
+                            : launch_selection<SelectConfig<2>>(arguments, rows, executor);
 }
 
 }  // namespace

@@ -94,15 +94,15 @@ class Selector {
   }
 
   /// By all CTAs of a team.
-  __device__ __forceinline__ void choose_in_team(const Team& team) const {
+  __device__ __forceinline__ void choose_in_team(TeamShared& team_shared, const Team& team) const {
     if (call_.needs_no_scores(places_)) {
       if (team.rank == 0) choose_tokens_without_scores();
       return;
     }
     const int each = ((places_ - 1) / team.ctas / 4 + 1) * 4, begin = min(team.rank * each, places_);
     const int count = min(each, places_ - begin);
-    const TeamChoice choice =
-        indexer::choose_in_team(shared_, team, held_, ScoreKeys<Scores>{scores_.from(begin)}, count, call_.topk);
+    const TeamChoice choice = indexer::choose_in_team(shared_, team_shared, team, held_,
+                                                      ScoreKeys<Scores>{scores_.from(begin)}, count, call_.topk);
     __syncthreads();
     if (choice.count >= 0) {
       write_tokens(choice.first, choice.count, begin);
@@ -255,8 +255,8 @@ struct SelectShared {
 static_assert(sizeof(SelectShared<SelectConfig<1>>) <= 227 * 1024 &&
               2 * (sizeof(SelectShared<SelectConfig<2>>) + 1024) <= 228 * 1024);
 
-/// A CTA a query token; with kTeam a cluster.
-template <class Config, bool kTeam>
+/// A CTA a query token.
+template <class Config>
 __global__ void __launch_bounds__(kChooseThreads, Config::kCtas)
     select_kernel(const __grid_constant__ SelectArguments arguments) {
   extern __shared__ __align__(16) std::uint8_t select_shared[];
@@ -265,21 +265,46 @@ __global__ void __launch_bounds__(kChooseThreads, Config::kCtas)
   clear_counts(shared.choose);
   __syncthreads();
   if (!arguments.follows_scores) cudaGridDependencySynchronize();
-  const int ctas = kTeam ? static_cast<int>(ptx::ctas_of_cluster()) : 1;
-  const int rank = kTeam ? static_cast<int>(ptx::rank_in_cluster()) : 0;
-  const int number = static_cast<int>(blockIdx.x) / ctas;
+  const int number = static_cast<int>(blockIdx.x);
   const HeldKeys held{shared.held, Config::kHeldKeys};
   const WorkspaceScores scores{arguments.scores + number * arguments.score_stride};
   const Selector selector(arguments.call, scores, arguments.first_row + number, shared.choose, held);
   if (arguments.follows_scores) cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
-  if constexpr (kTeam) {
-    selector.choose_in_team({rank, ctas});
-  } else {
-    selector.choose_tokens();
-    if (arguments.call.best_blocks > 0) selector.choose_blocks();
-  }
-  if (arguments.call.all_scores.data != nullptr) selector.write_all_scores(rank, ctas);
+  selector.choose_tokens();
+  if (arguments.call.best_blocks > 0) selector.choose_blocks();
+  if (arguments.call.all_scores.data != nullptr) selector.write_all_scores(0, 1);
+}
+
+struct SelectTeamShared {
+  static constexpr int kHeldKeys = 16 * 1024;
+
+  ChooseShared choose;
+  TeamShared team;
+  uint4 held[kHeldKeys / 4];
+};
+
+/// A cluster a query token.
+__global__ void __launch_bounds__(kChooseThreads)
+    select_team_kernel(const __grid_constant__ SelectArguments arguments) {
+  extern __shared__ __align__(16) std::uint8_t team_shared[];
+  auto& shared = *reinterpret_cast<SelectTeamShared*>(team_shared);
+  touch(arguments);
+  prepare_team(shared.team);
+  ptx::cluster_arrive();
+  clear_counts(shared.choose);
+  const Team team{static_cast<int>(ptx::rank_in_cluster()), static_cast<int>(ptx::ctas_of_cluster())};
+  const int number = static_cast<int>(blockIdx.x) / team.ctas;
+  ptx::cluster_wait();
+  if (!arguments.follows_scores) cudaGridDependencySynchronize();
+  const HeldKeys held{shared.held, SelectTeamShared::kHeldKeys};
+  const WorkspaceScores scores{arguments.scores + number * arguments.score_stride};
+  const Selector selector(arguments.call, scores, arguments.first_row + number, shared.choose, held);
+  if (arguments.follows_scores) cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
+  __syncthreads();
+  selector.choose_in_team(shared.team, team);
+  if (arguments.call.all_scores.data != nullptr) selector.write_all_scores(team.rank, team.ctas);
 }
 
 }  // namespace flashlatent::cuda::indexer

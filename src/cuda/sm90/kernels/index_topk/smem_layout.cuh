@@ -39,7 +39,7 @@ struct Layout {
 template <class Config>
 constexpr bool fits_shared_memory() {
   const Shape most = {64, 1, Config::kMostGroupRows, Config::kWarpgroups};
-  const Shape heads = {64, 2, Config::kMostGroupRows / 2, Config::kWarpgroups};
+  const Shape heads = {64, 2, std::max(1, Config::kMostGroupRows / 2), Config::kWarpgroups};
   return Layout<Config, IndexFormat::kFp8_132, true>(most).bytes <= Config::kMostShared &&
          Layout<Config, IndexFormat::kFp8_132, true>(heads).bytes <= Config::kMostShared &&
          Layout<Config, IndexFormat::kMxfp4_68, true>(most).bytes <= Config::kMostShared;

@@ -1,11 +1,13 @@
-// The best of a query token's keys by the CTAs of a cluster, which have a range of them each. They add up their
-// counts, list what shares the wanted key's first digit, and read what the others listed. All find the same
-// threshold, and each places what it has.
+// The best of a query token's keys by the CTAs of a cluster, which have a range of them each. Each CTA tells all
+// others its counts, then the keys that share the wanted key's first digit. So all find the same threshold, and
+// each places what it has.
+//
+// They push what the others' barriers count: nobody waits for stores to be done before it says so, which a
+// barrier of the cluster would.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/choose.cuh"
-#include "cuda/sm90/ptx/barrier.cuh"
-#include "cuda/sm90/ptx/remote.cuh"
+#include "cuda/sm90/ptx/remote_store.cuh"
 
 namespace flashlatent::cuda::indexer {
 
@@ -13,74 +15,112 @@ struct Team {
   int rank = 0, ctas = 1;
 };
 
-/// The sum over the team's CTAs of a word in shared memory.
-__device__ __forceinline__ int sum_of_team(const Team& team, const void* word) {
-  int sum = 0;
-#pragma unroll
-  for (int cta = 0; cta < kMostSelectTeam; ++cta) {
-    if (cta < team.ctas) sum += static_cast<int>(ptx::load_from(ptx::address_in(cta, word)));
-  }
-  return sum;
+/// What other CTAs push.
+struct TeamShared {
+  alignas(16) int sums[kMostSelectTeam][kFirstSums];         ///< Of neighbouring digits.
+  alignas(16) int digits[kMostSelectTeam][kFirstDigitsOfSum];  ///< Those of one sum.
+  std::uint32_t keys[kListedKeys];                           ///< Listed ones, in the order of CTAs.
+  ptx::Barrier summed, counted, listed;                      ///< Each completes once.
+};
+
+/// Before other CTAs push; the cluster's barrier follows.
+__device__ __forceinline__ void prepare_team(TeamShared& shared) {
+  if (threadIdx.x != 0) return;
+  ptx::init(shared.summed, 1);
+  ptx::init(shared.counted, 1);
+  ptx::init(shared.listed, 1);
+  ptx::publish_barriers();
 }
+
+/// Stores `value` at the same place of a CTA's shared memory.
+__device__ __forceinline__ void push(int cta, const void* place, std::uint32_t value,
+                                     const ptx::Barrier& barrier) {
+  ptx::store_async(ptx::address_in(cta, place), value, ptx::address_in(cta, &barrier));
+}
+/// One thread calls it.
+__device__ __forceinline__ void expect_words(ptx::Barrier& barrier, int words) {
+  ptx::arrive_expecting(barrier, words * 4);
+}
+
+/// The first digit of the wanted key, and how many keys the CTAs have about it.
+struct TeamDigit {
+  int digit;
+  int larger_before;  ///< Larger digits in lower ranks.
+  int listed_before;  ///< The digit in lower ranks.
+};
 
 /// find_digit() over the first digits of all CTAs' keys: sums of neighbouring digits, then digits.
-__device__ __forceinline__ int find_first_digit(ChooseShared& shared, Threshold& threshold, const Team& team,
-                                                int wanted) {
-  const int thread = static_cast<int>(threadIdx.x);
-  __syncthreads();
-  if (thread < kFirstSums) {
-    int sum = 0;
-#pragma unroll
-    for (int i = 0; i < kFirstDigitsOfSum; i += 4) {
-      const uint4 four = *reinterpret_cast<const uint4*>(shared.bins + thread * kFirstDigitsOfSum + i);
-      sum += static_cast<int>(four.x + four.y + four.z + four.w);
-    }
-    shared.sums[thread] = sum;
-  }
-  ptx::cluster_sync();
-  int counts[1] = {0};
-  int digit = kFirstSums - 1 - thread;
-  if (digit >= 0) counts[0] = sum_of_team(team, shared.sums + digit);
-  const int begin = find_among(shared, threshold, counts, digit, 0, 0, wanted) * kFirstDigitsOfSum;
-  digit = begin + kFirstDigitsOfSum - 1 - thread;
-  counts[0] = 0;
-  if (digit >= begin) counts[0] = sum_of_team(team, shared.bins + digit);
-  return find_among(shared, threshold, counts, digit, begin, 1, wanted);
-}
-
-/// Leaves what all CTAs listed in shared.gathered, one CTA's behind the other's. `before`: how many lower ranks
-/// listed; returns how many keys above the listed ones lower ranks have.
-__device__ __forceinline__ int gather_listed(ChooseShared& shared, const Team& team, int& before) {
+__device__ __forceinline__ TeamDigit find_first_digit(ChooseShared& shared, TeamShared& team_shared,
+                                                      Threshold& threshold, const Team& team, int wanted) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
-  ptx::cluster_sync();  // all are listed
-  int listed = 0, larger = 0;
-  if (lane < team.ctas) {
-    listed = static_cast<int>(ptx::load_from(ptx::address_in(lane, &shared.listed_bytes)) / 4);
-    larger = static_cast<int>(ptx::load_from(ptx::address_in(lane, &shared.larger)));
-  }
-  int begin = 0;
-  for (int cta = 0; cta < team.ctas; ++cta) {
-    if (cta == team.rank) before = begin;
-    const int count = __shfl_sync(0xFFFFFFFF, listed, cta);
-    for (int i = thread; i < count; i += kChooseThreads) {
-      shared.gathered[begin + i] = ptx::load_from(ptx::address_in(cta, shared.listed + i));
-    }
-    begin += count;
+  if (thread == 0) {
+    expect_words(team_shared.summed, team.ctas * kFirstSums);
+    expect_words(team_shared.counted, team.ctas * kFirstDigitsOfSum);
   }
   __syncthreads();
-  return __reduce_add_sync(0xFFFFFFFF, lane < team.rank ? larger : 0);
+  // Two threads have a sum's digits, and push to half of the CTAs each.
+  static_assert(kChooseThreads == 2 * kFirstSums);
+  const int own = thread / 2;
+  int sum = 0;
+#pragma unroll
+  for (int i = 0; i < kFirstDigitsOfSum / 2; i += 4) {
+    const int at = own * kFirstDigitsOfSum + thread % 2 * (kFirstDigitsOfSum / 2) + i;
+    const uint4 four = *reinterpret_cast<const uint4*>(shared.bins + at);
+    sum += static_cast<int>(four.x + four.y + four.z + four.w);
+  }
+  sum += __shfl_xor_sync(0xFFFFFFFF, sum, 1);
+  for (int cta = thread % 2; cta < team.ctas; cta += 2) {
+    push(cta, &team_shared.sums[team.rank][own], static_cast<std::uint32_t>(sum), team_shared.summed);
+  }
+  ptx::wait_for_cluster(team_shared.summed, 0);
+  const int sum_digit = kFirstSums - 1 - thread;
+  int counts[1] = {0}, before = 0;
+  if (sum_digit >= 0) {
+#pragma unroll
+    for (int cta = 0; cta < kMostSelectTeam; ++cta) {
+      const int count = cta < team.ctas ? team_shared.sums[cta][sum_digit] : 0;
+      counts[0] += count;
+      before += cta < team.rank ? count : 0;
+    }
+  }
+  const int found = find_among(shared, threshold, counts, sum_digit, 0, 0, wanted);
+  if (thread < team.ctas * kFirstDigitsOfSum) {
+    const int digit = thread % kFirstDigitsOfSum;
+    push(thread / kFirstDigitsOfSum, &team_shared.digits[team.rank][digit],
+         shared.bins[found * kFirstDigitsOfSum + digit], team_shared.counted);
+  }
+  // Meanwhile: how many keys of lower ranks have larger sums' digits.
+  before = __reduce_add_sync(0xFFFFFFFF, sum_digit > found ? before : 0);
+  if (lane == 0 && before > 0) atomicAdd(&shared.larger, before);
+  ptx::wait_for_cluster(team_shared.counted, 0);
+  // Each warp finds the digit: lane i has the i-th largest.
+  int count = 0, count_before = 0;
+  if (lane < kFirstDigitsOfSum) {
+#pragma unroll
+    for (int cta = 0; cta < kMostSelectTeam; ++cta) {
+      const int x = cta < team.ctas ? team_shared.digits[cta][kFirstDigitsOfSum - 1 - lane] : 0;
+      count += x;
+      count_before += cta < team.rank ? x : 0;
+    }
+  }
+  const int inclusive = threshold.above + sum_to_lane(count);
+  const int place = min(__popc(__ballot_sync(0xFFFFFFFF, inclusive < wanted)), kFirstDigitsOfSum - 1);
+  threshold.above = __shfl_sync(0xFFFFFFFF, inclusive - count, place);
+  threshold.equal = __shfl_sync(0xFFFFFFFF, count, place);
+  __syncthreads();  // shared.larger is complete
+  const int larger_before = __reduce_add_sync(0xFFFFFFFF, lane < place ? count_before : 0);
+  return {found * kFirstDigitsOfSum + kFirstDigitsOfSum - 1 - place, shared.larger + larger_before,
+          __shfl_sync(0xFFFFFFFF, count_before, place)};
 }
 
-/// How many of the first `count` gathered keys are chosen, and how many equal the threshold. Each warp finds
-/// out.
-__device__ __forceinline__ ChosenBefore chosen_before(const ChooseShared& shared, int count, const Threshold& threshold,
-                                          int wanted) {
+/// How many of the first `count` listed keys are chosen, and how many equal the threshold. Each warp finds out.
+__device__ __forceinline__ ChosenBefore chosen_before(const std::uint32_t* keys, int count,
+                                                      const Threshold& threshold, int wanted) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int larger = 0, ties = 0;
   for (int i = lane; i < count; i += 32) {
-    const std::uint32_t key = shared.gathered[i];
-    larger += key > threshold.key ? 1 : 0;
-    ties += key == threshold.key ? 1 : 0;
+    larger += keys[i] > threshold.key ? 1 : 0;
+    ties += keys[i] == threshold.key ? 1 : 0;
   }
   larger = __reduce_add_sync(0xFFFFFFFF, larger);
   ties = __reduce_add_sync(0xFFFFFFFF, ties);
@@ -93,39 +133,32 @@ struct TeamChoice {
   int first = 0, count = -1;
 };
 
-/// All threads of all CTAs call it, with cleared counts. Afterwards no CTA reads another one's memory.
+/// All threads of all CTAs call it, with cleared counts and prepared barriers. Afterwards no CTA stores to
+/// another one's memory.
 template <class Keys>
-__device__ __forceinline__ TeamChoice choose_in_team(ChooseShared& shared, const Team& team, const HeldKeys& held,
+__device__ __forceinline__ TeamChoice choose_in_team(ChooseShared& shared, TeamShared& team_shared,
+                                                     const Team& team, const HeldKeys& held,
                                                      const Keys& keys, int count, int wanted) {
   const Batches<Keys> batches(held, keys, count);
   Batch batch;
   batches.each(batch, false, [&] { count_first_digits(shared, batch); });
   Threshold threshold;
-  const int digit = find_first_digit(shared, threshold, team, wanted);
-  if (!can_list(digit, threshold)) {
-    ptx::cluster_sync();
-    return {};
+  const TeamDigit digit = find_first_digit(shared, team_shared, threshold, team, wanted);
+  if (!can_list(digit.digit, threshold)) return {};
+  if (threadIdx.x == 0) expect_words(team_shared.listed, threshold.equal);
+  const KeyRange range = keys_of_first_digit(digit.digit);
+  batches.each(batch, true, [&] { list_keys(shared, batch, range); });
+  __syncthreads();
+  const int listed = static_cast<int>(shared.listed_bytes) / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < listed * team.ctas; i += kChooseThreads) {
+    const int cta = i / listed, key = i - cta * listed;
+    push(cta, team_shared.keys + digit.listed_before + key, shared.listed[key], team_shared.listed);
   }
-  const KeyRange range = keys_of_first_digit(digit);
-  int larger = 0;
-  batches.each(batch, true, [&] {
-    list_keys(shared, batch, range);
-    batch.each([&](std::uint32_t key) {
-      if (key > range.low + range.more) ++larger;
-    });
-  });
-  larger = __reduce_add_sync(0xFFFFFFFF, larger);
-  if (threadIdx.x % 32 == 0 && larger > 0) atomicAdd(&shared.larger, larger);
-  int listed_before = 0;
-  const int larger_before = gather_listed(shared, team, listed_before);
-  ptx::cluster_arrive();
-  find_among_listed(shared, shared.gathered, threshold, wanted);
-  ChosenBefore before = chosen_before(shared, listed_before, threshold, wanted);
-  before.chosen += larger_before;
-  __syncthreads();  // the gathered keys have been read: places take their memory
-  const int chosen = place_chosen(shared, batches, batch, threshold, wanted, before);
-  ptx::cluster_wait();
-  return {before.chosen, chosen};
+  ptx::wait_for_cluster(team_shared.listed, 0);
+  find_among_listed(shared, team_shared.keys, threshold, wanted);
+  ChosenBefore before = chosen_before(team_shared.keys, digit.listed_before, threshold, wanted);
+  before.chosen += digit.larger_before;
+  return {before.chosen, place_chosen(shared, batches, batch, threshold, wanted, before)};
 }
 
 }  // namespace flashlatent::cuda::indexer

@@ -1,5 +1,5 @@
-// A store that some threads make, without a branch: where each of many values is tested, a branch for each takes
-// longer than the store.
+// A store that some threads make, without a branch: where each of many values is tested, a branch for each
+// takes longer than the store.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A CTA's keys, 16 a thread at a time. Keys stay in registers if they are no more than that; of more the first
-// batches stay in shared memory, and others are read again.
+// A CTA's keys, 16 a thread at a time. Keys stay in registers if they are no more than that; of more the
+// first batches stay in shared memory, and others are read again.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/digits.cuh"
@@ -9,7 +9,8 @@ namespace flashlatent::cuda::indexer {
 
 /// Keys of a thread, in groups of four neighbours. All threads' first groups follow one another, then their
 /// second ones. Keys behind the end are 0, which no key is.
-inline constexpr int kGroupsOfBatch = 4, kGroupKeys = 4 * kChooseThreads, kBatchKeys = kGroupsOfBatch * kGroupKeys;
+inline constexpr int kGroupsOfBatch = 4, kGroupKeys = 4 * kChooseThreads,
+                     kBatchKeys = kGroupsOfBatch * kGroupKeys;
 
 struct Batch {
   std::uint32_t of_group[kGroupsOfBatch][4];

@@ -1,5 +1,5 @@
-// The `wanted` best places of a sequence of keys, in order: those above the threshold, and of those equal to it
-// the first. By a CTA.
+// The `wanted` best places of a sequence of keys, in order: those above the threshold, and of those equal to
+// it the first. By a CTA.
 //
 // Keys are counted by their first digit. Those that share the wanted key's are few, and are looked at alone.
 #pragma once
@@ -65,8 +65,8 @@ __device__ __forceinline__ Threshold find_all_digits(ChooseShared& shared, const
   return threshold;
 }
 
-/// Completes a threshold of which the first digit is known, from all keys that have it: threshold.equal `keys`.
-/// All threads call it, behind a barrier.
+/// Completes a threshold of which the first digit is known, from all keys that have it: threshold.equal
+/// `keys`. All threads call it, behind a barrier.
 __device__ __forceinline__ void find_among_listed(ChooseShared& shared, const std::uint32_t* keys,
                                                   Threshold& threshold, int wanted) {
   if (threshold.equal <= kComparedKeys) return compare_keys(shared, keys, threshold, wanted);
@@ -92,7 +92,8 @@ struct GroupBegins {
 
 /// `marks`: bits 4 i to 4 i + 3 are of group i. All threads call it. `at`: marks of earlier batches; this
 /// batch's are added. `turn`: 0 and 1 in turn.
-__device__ __forceinline__ GroupBegins begins_of(ChooseShared& shared, std::uint32_t marks, int& at, int turn) {
+__device__ __forceinline__ GroupBegins begins_of(ChooseShared& shared, std::uint32_t marks, int& at,
+                                                 int turn) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   // Sums of neighbouring bits, then of neighbouring pairs: a nibble has its count. Then a byte has.
   const std::uint32_t pairs = marks - (marks >> 1 & 0x5555);
@@ -112,7 +113,8 @@ __device__ __forceinline__ GroupBegins begins_of(ChooseShared& shared, std::uint
     const std::uint32_t all = __reduce_add_sync(0xFFFFFFFF, pair);
     begins.of_group[2 * half] = at + static_cast<int>((before & 0xFFFF) + (exclusive >> 16 * half & 0xFF));
     at += static_cast<int>(all & 0xFFFF);
-    begins.of_group[2 * half + 1] = at + static_cast<int>((before >> 16) + (exclusive >> (16 * half + 8) & 0xFF));
+    begins.of_group[2 * half + 1] =
+        at + static_cast<int>((before >> 16) + (exclusive >> (16 * half + 8) & 0xFF));
     at += static_cast<int>(all >> 16);
   }
   return begins;
@@ -149,7 +151,8 @@ __device__ __forceinline__ int place_chosen(ChooseShared& shared, const Batches<
   batches.each(batch, true, [&] {
     std::uint32_t marks = marks_from(batch, least);
     if (some_ties) {
-      const std::uint32_t better = least == 0xFFFFFFFFU ? 0 : marks_from(batch, least + 1), ties = marks & ~better;
+      const std::uint32_t better = least == 0xFFFFFFFFU ? 0 : marks_from(batch, least + 1),
+                          ties = marks & ~better;
       GroupBegins numbers = begins_of(shared, ties, ties_before, turn ^= 1);
       marks = better;
 #pragma unroll
@@ -170,9 +173,9 @@ __device__ __forceinline__ int place_chosen(ChooseShared& shared, const Batches<
   return at;
 }
 
-/// Chooses the `wanted` best of a CTA's keys: leaves their places in shared.chosen, and returns how many there
-/// are. All threads call it, behind a barrier and with cleared counts, and read the places behind another
-/// barrier.
+/// Chooses the `wanted` best of a CTA's keys: leaves their places in shared.chosen, and returns how many
+/// there are. All threads call it, behind a barrier and with cleared counts, and read the places behind
+/// another barrier.
 template <class Keys>
 __device__ __forceinline__ int choose(ChooseShared& shared, const HeldKeys& held, const Keys& keys, int count,
                                       int wanted) {

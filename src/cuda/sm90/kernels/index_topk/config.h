@@ -9,9 +9,9 @@
 namespace flashlatent::cuda::indexer {
 
 /// A CTA that scores: warpgroups that each multiply 64 keys of a stage's, and a warp that loads. With one
-/// product a tile of keys memory binds, and two small CTAs a multiprocessor share out little work evenly. With
-/// more products a warpgroup's own time binds: four warpgroups of one CTA share more query tokens, and a warp's
-/// registers hold two products at a time.
+/// product a tile of keys memory binds, and two small CTAs a multiprocessor share out little work evenly.
+/// With more products a warpgroup's own time binds: four warpgroups of one CTA share more query tokens, and a
+/// warp's registers hold two products at a time.
 template <int kWarpgroupCount>
 struct ScoreConfig {
   static constexpr int kWarpgroups = kWarpgroupCount, kConsumers = kWarpgroups * 128;
@@ -90,8 +90,8 @@ inline std::int64_t wave_rows(const IndexCall& call) {
   return (call.rows() + waves - 1) / waves;
 }
 
-/// Threads of a CTA that chooses: as many as score in a CTA that does both. With more, fewer keys are left for
-/// each, and what is done once a thread takes longer.
+/// Threads of a CTA that chooses: as many as score in a CTA that does both. With more, fewer keys are left
+/// for each, and what is done once a thread takes longer.
 inline constexpr int kChooseThreads = ScoreConfig<4>::kConsumers, kChooseWarps = kChooseThreads / 32;
 /// A CTA that chooses for a query token. Each has a multiprocessor for itself if there are enough; of more
 /// query tokens two share one, so that one works while the other waits.
@@ -100,8 +100,8 @@ struct SelectConfig {
   static constexpr int kCtas = kCtaCount;
   static constexpr int kHeldKeys = (kCtas == 1 ? 48 : 16) * 1024;  ///< That shared memory holds.
 };
-/// CTAs of a cluster that choose for one query token, if multiprocessors are idle. With less than so many keys
-/// for each, adding up their counts takes longer than one CTA.
+/// CTAs of a cluster that choose for one query token, if multiprocessors are idle. With less than so many
+/// keys for each, adding up their counts takes longer than one CTA.
 inline constexpr int kMostSelectTeam = 8, kLeastOfSelectTeam = 4 * 1024, kLeastOfTeams = 16 * 1024;
 
 /// CTAs that choose for a query token.

@@ -1,8 +1,8 @@
 // Digits of keys, and which digit the `wanted`-th largest key has. Results do not depend on the order of
 // threads, since counts are sums of whole numbers.
 //
-// A CTA's time is mostly instructions: for 8,192 keys one more for each key takes 64 clocks, one more for each
-// thread 4.
+// A CTA's time is mostly instructions: for 8,192 keys one more for each key takes 64 clocks, one more for
+// each thread 4.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/config.h"
@@ -14,7 +14,8 @@ namespace flashlatent::cuda::indexer {
 /// bits of its mantissa. Scores that differ by more than 1.6 % have different digits, so few keys share that
 /// of the wanted one. Larger and smaller magnitudes share the digits at the window's ends.
 inline constexpr int kFirstBins = 4096, kFirstShift = 17, kHalfOfFirst = kFirstBins / 2;
-inline constexpr int kWindowBegin = (127 - 16) << (23 - kFirstShift);  ///< 2^-16, as a magnitude's upper bits.
+inline constexpr int kWindowBegin = (127 - 16)
+                                    << (23 - kFirstShift);  ///< 2^-16, as a magnitude's upper bits.
 inline constexpr int kMostMagnitude = 0x7FFFFFFF >> kFirstShift;
 
 /// Four times a key's first digit less kHalfOfFirst.
@@ -99,9 +100,9 @@ struct Threshold {
   int above = 0, equal = 0;
 };
 
-/// Finds the largest digit that, with all above it, occurs often enough; `least` if there is none. Threads have
-/// digits in descending order: this one kEach from `first` on, which occur `counts` times. All threads call
-/// it. `turn`: 0 and 1 in turn.
+/// Finds the largest digit that, with all above it, occurs often enough; `least` if there is none. Threads
+/// have digits in descending order: this one kEach from `first` on, which occur `counts` times. All threads
+/// call it. `turn`: 0 and 1 in turn.
 template <int kEach>
 __device__ __forceinline__ int find_among(ChooseShared& shared, Threshold& threshold,
                                           const int (&counts)[kEach], int first, int least, int turn,
@@ -114,7 +115,8 @@ __device__ __forceinline__ int find_among(ChooseShared& shared, Threshold& thres
   int* sums = shared.warps[turn];
   if (lane == 31) sums[warp] = inclusive;
   __syncthreads();
-  int above = threshold.above + inclusive - mine + __reduce_add_sync(0xFFFFFFFF, lane < warp ? sums[lane] : 0);
+  int above =
+      threshold.above + inclusive - mine + __reduce_add_sync(0xFFFFFFFF, lane < warp ? sums[lane] : 0);
   const bool here = above < wanted && above + mine >= wanted;
   if (here || (first == least && above + mine < wanted)) {
     int digit = first + kEach - 1, sum = above, enough = 0x7FFFFFFF;

@@ -49,7 +49,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
     }
   } else {
     if constexpr (Config::kPairs) ptx::take_registers<Config::kScorerRegisters>();
-    Scorer<Config, kColumns, kFormat, kFp4Query, WorkspaceSink>(arguments, score_shared, layout, fixed, {}).score(run);
+    Scorer<Config, kColumns, kFormat, kFp4Query, WorkspaceSink>(arguments, score_shared, layout, fixed, {})
+        .score(run);
   }
 }
 
@@ -136,7 +137,8 @@ __global__ void __launch_bounds__(ScoreConfig<4>::kThreads, 1)
   if (threadIdx.x == 0 && rank == 0) ptx::arrive_expecting(shared.scored, all.tiles * Config::kTile * 4);
   const ChooserSink sink{arguments.scores + number * arguments.score_stride,
                          ptx::address_in(0, shared.scores), ptx::address_in(0, &shared.scored)};
-  Scorer<Config, 64, kFormat, kFp4Query, ChooserSink>(arguments, fused_shared, layout, fixed, sink).score(run);
+  Scorer<Config, 64, kFormat, kFp4Query, ChooserSink>(arguments, fused_shared, layout, fixed, sink)
+      .score(run);
   if (rank != 0) return;
   ptx::wait_for_cluster(shared.scored, 0);
   const HeldKeys held;
@@ -250,8 +252,7 @@ Status index_topk(const IndexCall& call, Memory workspace, const Executor& execu
                                       ? launch_scores<ScoreConfig<4>>(arguments, map, processors, executor)
                                       : launch_scores<ScoreConfig<2>>(arguments, map, processors, executor));
     }
-    const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first),
-                                 scores_needed};
+    const SelectArguments select{call, scores, score_stride(call), static_cast<int>(first), scores_needed};
     FLASHLATENT_RETURN_IF_ERROR(launch_selection(select, rows, select_ctas, processors, executor));
   }
   return {};

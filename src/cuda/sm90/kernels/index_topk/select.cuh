@@ -101,8 +101,8 @@ class Selector {
     }
     const int each = ((places_ - 1) / team.ctas / 4 + 1) * 4, begin = min(team.rank * each, places_);
     const int count = min(each, places_ - begin);
-    const TeamChoice choice = indexer::choose_in_team(shared_, team_shared, team, held_,
-                                                      ScoreKeys<Scores>{scores_.from(begin)}, count, call_.topk);
+    const TeamChoice choice = indexer::choose_in_team(
+        shared_, team_shared, team, held_, ScoreKeys<Scores>{scores_.from(begin)}, count, call_.topk);
     __syncthreads();
     if (choice.count >= 0) {
       write_tokens(choice.first, choice.count, begin);

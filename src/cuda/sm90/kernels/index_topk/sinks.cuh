@@ -10,8 +10,8 @@ struct WorkspaceSink {
   __device__ __forceinline__ void put(std::uint32_t* to, std::uint32_t score) const { *to = score; }
 };
 
-/// In shared memory of the cluster's CTA that chooses. Stores complete the bytes that its barrier waits for, so
-/// that nobody waits for stores to be done before it says so.
+/// In shared memory of the cluster's CTA that chooses. Stores complete the bytes that its barrier waits for,
+/// so that nobody waits for stores to be done before it says so.
 struct ChooserSink {
   const std::uint32_t* row;  ///< The query token's scores, if they were in the workspace.
   std::uint32_t keys;        ///< Of that CTA; an address_in().

@@ -12,7 +12,7 @@ struct Fixed {
   ptx::Barrier full[Config::kMostStages], empty[Config::kMostStages];
   std::uint32_t exists[Config::kMostStages][Config::kTile / 32];         ///< A bit a key.
   alignas(16) std::uint32_t scales[Config::kMostStages][Config::kTile];  ///< fp32, or 4 x ue8m0.
-  int seen[Config::kMostGroupRows];                              ///< How many keys each query token sees.
+  int seen[Config::kMostGroupRows];   ///< How many keys each query token sees.
   int apart[Config::kMostGroupRows];  ///< e2m1 queries: does it have scales that are too far apart?
   int room[Config::kThreads / 32 + 3];
 };

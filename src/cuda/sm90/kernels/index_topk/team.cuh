@@ -1,6 +1,6 @@
-// The best of a query token's keys by the CTAs of a cluster, which have a range of them each. Each CTA tells all
-// others its counts, then the keys that share the wanted key's first digit. So all find the same threshold, and
-// each places what it has.
+// The best of a query token's keys by the CTAs of a cluster, which have a range of them each. Each CTA tells
+// all others its counts, then the keys that share the wanted key's first digit. So all find the same
+// threshold, and each places what it has.
 //
 // They push what the others' barriers count: nobody waits for stores to be done before it says so, which a
 // barrier of the cluster would.
@@ -17,10 +17,10 @@ struct Team {
 
 /// What other CTAs push.
 struct TeamShared {
-  alignas(16) int sums[kMostSelectTeam][kFirstSums];         ///< Of neighbouring digits.
+  alignas(16) int sums[kMostSelectTeam][kFirstSums];           ///< Of neighbouring digits.
   alignas(16) int digits[kMostSelectTeam][kFirstDigitsOfSum];  ///< Those of one sum.
-  std::uint32_t keys[kListedKeys];                           ///< Listed ones, in the order of CTAs.
-  ptx::Barrier summed, counted, listed;                      ///< Each completes once.
+  std::uint32_t keys[kListedKeys];                             ///< Listed ones, in the order of CTAs.
+  ptx::Barrier summed, counted, listed;                        ///< Each completes once.
 };
 
 /// Before other CTAs push; the cluster's barrier follows.
@@ -113,7 +113,8 @@ __device__ __forceinline__ TeamDigit find_first_digit(ChooseShared& shared, Team
           __shfl_sync(0xFFFFFFFF, count_before, place)};
 }
 
-/// How many of the first `count` listed keys are chosen, and how many equal the threshold. Each warp finds out.
+/// How many of the first `count` listed keys are chosen, and how many equal the threshold. Each warp finds
+/// out.
 __device__ __forceinline__ ChosenBefore chosen_before(const std::uint32_t* keys, int count,
                                                       const Threshold& threshold, int wanted) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -127,8 +128,8 @@ __device__ __forceinline__ ChosenBefore chosen_before(const std::uint32_t* keys,
   return {larger + min(ties, wanted - threshold.above), ties};
 }
 
-/// Places that a CTA of a team has chosen: `count` of them, in shared.chosen; their first is number `first` of
-/// the team's. -1: the keys are such that one CTA must choose from all of them.
+/// Places that a CTA of a team has chosen: `count` of them, in shared.chosen; their first is number `first`
+/// of the team's. -1: the keys are such that one CTA must choose from all of them.
 struct TeamChoice {
   int first = 0, count = -1;
 };
@@ -137,8 +138,8 @@ struct TeamChoice {
 /// another one's memory.
 template <class Keys>
 __device__ __forceinline__ TeamChoice choose_in_team(ChooseShared& shared, TeamShared& team_shared,
-                                                     const Team& team, const HeldKeys& held,
-                                                     const Keys& keys, int count, int wanted) {
+                                                     const Team& team, const HeldKeys& held, const Keys& keys,
+                                                     int count, int wanted) {
   const Batches<Keys> batches(held, keys, count);
   Batch batch;
   batches.each(batch, false, [&] { count_first_digits(shared, batch); });

@@ -134,18 +134,7 @@ class Loader {
       const int stage = place_.index();
       ptx::Barrier& full = fixed_.full[stage];
       ptx::wait(fixed_.empty[stage], place_.parity() ^ 1);
-      if (my_tile == tile) {
-        if constexpr (kRun == 32) {
-          fixed_.exists[stage][run] = exists;
-        } else {
-          reinterpret_cast<std::uint8_t*>(fixed_.exists[stage])[run] = static_cast<std::uint8_t>(exists);
-        }
-      }
-      __syncwarp();
-      if (lane_ == 0) {
-        ptx::expect(full, __popc(left & kMask) * kRun * (kBytes + index_keys::kScaleBytes));
-        ptx::arrive(full, kLoaderArrivals);
-      }
+      // Copies first: bytes may land before they are expected, since the phase also waits for the arrivals.
       if (my_tile == tile && there) {
         std::uint8_t* to = ring_ + (stage * kTile + run * kRun) * kBytes;
         std::uint32_t* scales_to = &fixed_.scales[stage][run * kRun];
@@ -165,6 +154,18 @@ class Loader {
           }
           ptx::copy_bytes(scales_to, scales, kScales, full);
         }
+      }
+      if (my_tile == tile) {
+        if constexpr (kRun == 32) {
+          fixed_.exists[stage][run] = exists;
+        } else {
+          reinterpret_cast<std::uint8_t*>(fixed_.exists[stage])[run] = static_cast<std::uint8_t>(exists);
+        }
+      }
+      __syncwarp();
+      if (lane_ == 0) {
+        ptx::expect(full, __popc(left & kMask) * kRun * (kBytes + index_keys::kScaleBytes));
+        ptx::arrive(full, kLoaderArrivals);
       }
       if constexpr (kRuns < 32) left >>= kRuns;
       if (tile == 0) find_runs<kRun>(next);

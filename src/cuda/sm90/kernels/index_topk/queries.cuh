@@ -110,44 +110,55 @@ __device__ void load_queries(const ScoreArguments& arguments, const Group& group
     }
     ptx::named_sync(1, kConsumers);
   }
+  const auto weight_of = [&](int i) {
+    const int head = i % heads, row = i / heads;
+    if (head >= call.heads) return 0.0F;
+    float weight = call.weights.at(group.request, group.token + row)[head] / 2;  // twice_relu()
+    if (kFp4Query && fixed.apart[row] == 0) {
+      const int base = query_scales(call, group, row, head).largest();
+      weight *= base == 0xFF ? ue8m0(0xFF) : scale_of_base(base);
+    }
+    return weight;
+  };
+  // Loads before stores: a first key waits for them.
+  const float first_weight = thread < all ? weight_of(thread) : 0;
+  // Candidates that a query token does not see do not exist.
+  const int seen = thread >= group.rows ? 0 : call.candidates > 0 ? call.span : visible(call, group, thread);
   // 16 bytes at a time: unit `unit` of a head has its words word_of(unit, 0 to 3).
   for (int part = 0; part < group.rows * arguments.shape.head_chunks; ++part) {
     const int row = part / arguments.shape.head_chunks;
     const int first_head = (part - row * arguments.shape.head_chunks) * kColumns;
     const std::uint8_t* of_row = call.q.at(group.request, group.token + row);
-    for (int i = thread; i < kColumns * 8; i += kConsumers) {
-      const int head = first_head + i / 8, unit = i % 8;
-      uint4 value = {};
-      if (head < call.heads) {
-        const auto word = [&](int j) {
-          const int w = word_of<kFormat>(unit, j);
-          int exponent = 0;
-          if (kFp4Query && fixed.apart[row] == 0) {
-            const Scales scales = query_scales(call, group, row, head);
-            exponent = (w < 16 ? (w < 8 ? scales.each[0] : scales.each[1])
-                               : (w < 24 ? scales.each[2] : scales.each[3])) -
-                       scales.largest() + kMostExponent;
-          }
-          return query_word(of_row + head * call.q.inner, w, kFp4Query, exponent);
-        };
-        value = make_uint4(word(0), word(1), word(2), word(3));
-      }
-      auto* to = queries + (part * kColumns + i / 8) * index_keys::kDim + (unit ^ (i / 8 & 7)) * 16;
-      *reinterpret_cast<uint4*>(to) = value;
+    constexpr int kUnits = kColumns * 8, kSteps = (kUnits + kConsumers - 1) / kConsumers;
+    uint4 values[kSteps];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int i = step * kConsumers + thread, head = first_head + i / 8, unit = i % 8;
+      values[step] = {};
+      if (i >= kUnits || head >= call.heads) continue;
+      const auto word = [&](int j) {
+        const int w = word_of<kFormat>(unit, j);
+        int exponent = 0;
+        if (kFp4Query && fixed.apart[row] == 0) {
+          const Scales scales = query_scales(call, group, row, head);
+          exponent = (w < 16 ? (w < 8 ? scales.each[0] : scales.each[1])
+                             : (w < 24 ? scales.each[2] : scales.each[3])) -
+                     scales.largest() + kMostExponent;
+        }
+        return query_word(of_row + head * call.q.inner, w, kFp4Query, exponent);
+      };
+      values[step] = make_uint4(word(0), word(1), word(2), word(3));
+    }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int i = step * kConsumers + thread;
+      if (i >= kUnits) continue;
+      auto* to = queries + (part * kColumns + i / 8) * index_keys::kDim + (i % 8 ^ (i / 8 & 7)) * 16;
+      *reinterpret_cast<uint4*>(to) = values[step];
     }
   }
-  for (int i = thread; i < all; i += kConsumers) {
-    const int head = i % heads, row = i / heads;
-    float weight = 0;
-    if (head < call.heads) {
-      weight = call.weights.at(group.request, group.token + row)[head];
-      if (kFp4Query && fixed.apart[row] == 0) {
-        const int base = query_scales(call, group, row, head).largest();
-        weight *= base == 0xFF ? ue8m0(0xFF) : scale_of_base(base);
-      }
-    }
-    weights[weight_place(i)] = weight / 2;  // twice_relu()
-  }
+  if (thread < all) weights[weight_place(thread)] = first_weight;
+  for (int i = thread + kConsumers; i < all; i += kConsumers) weights[weight_place(i)] = weight_of(i);
   if constexpr (kFp4Query) {
     // (row, chunk of heads, 32 columns, head of the chunk)
     const int columns = arguments.shape.head_columns;
@@ -164,9 +175,7 @@ __device__ void load_queries(const ScoreArguments& arguments, const Group& group
               head % columns] = factor;
     }
   }
-  // Candidates that a query token does not see do not exist.
-  if (thread < group.rows)
-    fixed.seen[thread] = call.candidates > 0 ? call.span : visible(call, group, thread);
+  if (thread < group.rows) fixed.seen[thread] = seen;
 }
 
 }  // namespace flashlatent::cuda::indexer

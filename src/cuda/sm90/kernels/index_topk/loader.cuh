@@ -21,24 +21,16 @@ struct KeyPlace {
   int left = 0;  ///< Keys that are seen from this one on.
 };
 
-__device__ __forceinline__ KeyPlace find_key(const IndexCall& call, const Group& group, int place, int most) {
+__device__ __forceinline__ KeyPlace find_key(const IndexCall& call, const Group& group, int place) {
   std::int64_t position = place;
   if (call.candidates > 0) {
     if (place >= call.span) return {};
     position = call.position(call.blocks.at(group.request, group.token), place);
   }
-  if (position < 0 || position >= most) return {};
+  if (position < 0 || position >= group.most) return {};
   const auto at = static_cast<unsigned>(position), size = static_cast<unsigned>(call.page_size);
   return {call.block_table[group.request * call.table_stride + at / size], static_cast<int>(at % size),
-          most - static_cast<int>(at)};
-}
-
-/// The most keys that a query token of the group sees.
-__device__ __forceinline__ int most_seen(const IndexCall& call, const Group& group) {
-  int most = 0;
-#pragma unroll 1
-  for (int i = 0; i < group.rows; ++i) most = max(most, visible(call, group, i));
-  return most;
+          group.most - static_cast<int>(at)};
 }
 
 template <class Config, IndexFormat kFormat>
@@ -108,10 +100,10 @@ class Loader {
   __device__ __forceinline__ void find_runs(Batch& batch) {
     constexpr int kTilesOfBatch = 32 / (kTile / kRun);
     batch.tiles = 0;
-    if (!enter_next()) return;
+    if (ahead_.done()) return;
     batch.tiles = min(kTilesOfBatch, ahead_.tiles_here());
     batch.key = lane_ < batch.tiles * (kTile / kRun)
-                    ? find_key(call_, ahead_.group(), ahead_.first_place() + lane_ * kRun, most_)
+                    ? find_key(call_, ahead_.group(), ahead_.first_place() + lane_ * kRun)
                     : KeyPlace{};
     ahead_.skip(batch.tiles);
   }
@@ -183,15 +175,6 @@ class Loader {
     ptx::copy_wait<0>();
   }
 
-  /// Is there another tile to find?
-  __device__ __forceinline__ bool enter_next() {
-    if (ahead_.done()) return false;
-    if (ahead_.number() != last_group_) {
-      last_group_ = ahead_.number();
-      most_ = most_seen(call_, ahead_.group());
-    }
-    return true;
-  }
   __device__ __forceinline__ int wait_for_stage(int n) {
     const int stage = n % kStages;
     if (n >= kStages) ptx::wait(fixed_.empty[stage], (n / kStages - 1) & 1);
@@ -200,10 +183,10 @@ class Loader {
 
   /// Starts loading the page numbers of the next tile, if there is one.
   __device__ __forceinline__ void find(KeyPlace (&keys)[kParts]) {
-    if (!enter_next()) return;
+    if (ahead_.done()) return;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
-      keys[i] = find_key(call_, ahead_.group(), ahead_.first_place() + i * 32 + lane_, most_);
+      keys[i] = find_key(call_, ahead_.group(), ahead_.first_place() + i * 32 + lane_);
     }
     ahead_.next();
   }
@@ -260,7 +243,6 @@ class Loader {
   const std::uint64_t policy_ = ptx::evict_first_policy();
   sm90::RingPlace<kStages> place_;
   const int lane_ = threadIdx.x % 32;
-  int last_group_ = -1, most_ = 0;
 };
 
 }  // namespace flashlatent::cuda::indexer

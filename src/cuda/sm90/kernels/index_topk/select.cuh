@@ -295,13 +295,13 @@ __global__ void __launch_bounds__(kChooseThreads)
   clear_counts(shared.choose);
   const Team team{static_cast<int>(ptx::rank_in_cluster()), static_cast<int>(ptx::ctas_of_cluster())};
   const int number = static_cast<int>(blockIdx.x) / team.ctas;
-  ptx::cluster_wait();
   if (!arguments.follows_scores) cudaGridDependencySynchronize();
   const HeldKeys held{shared.held, SelectTeamShared::kHeldKeys};
   const WorkspaceScores scores{arguments.scores + number * arguments.score_stride};
   const Selector selector(arguments.call, scores, arguments.first_row + number, shared.choose, held);
   if (arguments.follows_scores) cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
+  ptx::cluster_wait();                        // the others' barriers are there
   __syncthreads();
   selector.choose_in_team(shared.team, team);
   if (arguments.call.all_scores.data != nullptr) selector.write_all_scores(team.rank, team.ctas);

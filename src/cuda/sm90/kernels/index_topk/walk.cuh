@@ -30,7 +30,13 @@ struct Group {
   int count = 0;  ///< Query tokens of the request.
   int token = 0;  ///< The argument of OverTokens::at() for the first query token.
   int row = 0;    ///< The first query token's number in the call.
+  int most = 0;   ///< The most keys that one of the query tokens sees.
 };
+
+/// How many keys query token `i` of a group sees.
+__device__ __forceinline__ int visible(const IndexCall& call, const Group& group, int i) {
+  return call.visible(group.request, group.token + i, group.own + i, group.count);
+}
 
 /// The group's query tokens in this launch.
 __device__ __forceinline__ Group group_of(const ScoreArguments& arguments, int number) {
@@ -68,34 +74,29 @@ __device__ __forceinline__ Group group_of(const ScoreArguments& arguments, int n
   group.own += before;
   group.token += before;
   group.row += before;
+  if (group.rows == 0) return group;
+  if (!call.lengths_per_token) {
+    group.most = visible(call, group, group.rows - 1);  // the last query token sees the most
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < group.rows; ++i) group.most = max(group.most, visible(call, group, i));
+  }
   return group;
-}
-
-/// How many keys query token `i` of a group sees.
-__device__ __forceinline__ int visible(const IndexCall& call, const Group& group, int i) {
-  return call.visible(group.request, group.token + i, group.own + i, group.count);
 }
 
 /// Tiles of the keys that some query token of the group sees; none where no scores are made.
 template <class Config>
 __device__ __forceinline__ int tiles_of(const ScoreArguments& arguments, const Group& group) {
-  const IndexCall& call = arguments.call;
   if (group.rows == 0) return 0;
-  int places = 0;
-  if (call.candidates > 0) {
-    places = call.span;
-  } else if (!call.lengths_per_token) {
-    places = visible(call, group, group.rows - 1);  // the last query token sees the most
-  } else {
-#pragma unroll 1
-    for (int i = 0; i < group.rows; ++i) places = max(places, visible(call, group, i));
-  }
+  const int places = arguments.call.candidates > 0 ? arguments.call.span : group.most;
   return places <= arguments.places_without_scores ? 0 : (places + Config::kTile - 1) / Config::kTile;
 }
 
 /// Where a CTA begins, and how many tiles it has.
 struct Run {
-  int group, tile, tiles;
+  int number, tile, tiles;
+  Group group;  ///< The one with this number.
+  int group_tiles;
 };
 
 /// The tiles of all groups from the CTA's first one on, and how many it has. Runs differ by one tile at most.
@@ -108,20 +109,27 @@ __device__ __forceinline__ Share share_of_cta(int total) {
   return {each * cta + min(cta, more), each + (cta < more ? 1 : 0)};
 }
 
-/// For up to 32 groups. Each warp finds it, so that none waits for another.
+/// For up to 32 groups. Each warp finds it, so that none waits for another, and none computes the group
+/// again.
 template <class Config>
 __device__ __forceinline__ Run run_of_few_groups(const ScoreArguments& arguments) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int mine = lane < arguments.groups ? tiles_of<Config>(arguments, group_of(arguments, lane)) : 0;
-  int inclusive = mine;
+  Group mine;
+  if (lane < arguments.groups) mine = group_of(arguments, lane);
+  const int tiles = tiles_of<Config>(arguments, mine);
+  int inclusive = tiles;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     const int other = __shfl_up_sync(0xFFFFFFFF, inclusive, step);
     if (lane >= step) inclusive += other;
   }
-  const Share share = share_of_cta(__shfl_sync(0xFFFFFFFF, inclusive, 31));
-  const int group = __popc(__ballot_sync(0xFFFFFFFF, inclusive <= share.begin)) % 32;
-  return {group, share.begin - __shfl_sync(0xFFFFFFFF, inclusive - mine, group), share.tiles};
+  const auto from = [](int x, int other) { return __shfl_sync(0xFFFFFFFF, x, other); };
+  const Share share = share_of_cta(from(inclusive, 31));
+  const int number = __popc(__ballot_sync(0xFFFFFFFF, inclusive <= share.begin)) % 32;
+  const Group group = {from(mine.request, number), from(mine.rows, number),  from(mine.own, number),
+                       from(mine.count, number),   from(mine.token, number), from(mine.row, number),
+                       from(mine.most, number)};
+  return {number, share.begin - from(inclusive - tiles, number), share.tiles, group, from(tiles, number)};
 }
 
 /// All threads of the CTA call it. `room`: an int for each warp, and three more.
@@ -161,20 +169,29 @@ __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
     found[2] = share.tiles;
   }
   __syncthreads();
-  return {found[0], found[1], found[2]};
+  Run run = {found[0], found[1], found[2], {}, 0};
+  if (run.tiles > 0) {
+    run.group = group_of(arguments, run.number);
+    run.group_tiles = tiles_of<Config>(arguments, run.group);
+  }
+  return run;
 }
 
 /// The tiles of a query token that is a group of its own.
 template <class Config>
 __device__ __forceinline__ Run run_of_row(const ScoreArguments& arguments, const IndexRow& row) {
   const int of_request = row.request * arguments.call.tokens + row.own;
-  const int number = arguments.call.ragged ? row.token + row.request : of_request;
-  return {number, 0, row.count == 0 ? 0 : tiles_of<Config>(arguments, group_of(arguments, number))};
+  Run run = {arguments.call.ragged ? row.token + row.request : of_request, 0, 0, {}, 0};
+  if (row.count > 0) run.group = group_of(arguments, run.number);
+  run.tiles = run.group_tiles = tiles_of<Config>(arguments, run.group);
+  return run;
 }
 /// The `rank`-th of `ctas` equal parts of a query token's tiles.
-__device__ __forceinline__ Run part_of(const Run& run, int rank, int ctas) {
-  const int each = (run.tiles + ctas - 1) / ctas, begin = min(rank * each, run.tiles);
-  return {run.group, begin, min(each, run.tiles - begin)};
+__device__ __forceinline__ Run part_of(Run run, int rank, int ctas) {
+  const int each = (run.tiles + ctas - 1) / ctas;
+  run.tile = min(rank * each, run.tiles);
+  run.tiles = min(each, run.tiles - run.tile);
+  return run;
 }
 
 /// Steps through a run, tile by tile.
@@ -182,12 +199,14 @@ template <class Config>
 class Walk {
  public:
   __device__ __forceinline__ Walk(const ScoreArguments& arguments, const Run& run)
-      : arguments_(arguments), number_(run.group), tile_(run.tile), left_(run.tiles) {
-    if (left_ > 0) enter();
-  }
+      : arguments_(arguments),
+        group_(run.group),
+        number_(run.number),
+        tile_(run.tile),
+        left_(run.tiles),
+        tiles_(run.group_tiles) {}
   __device__ __forceinline__ bool done() const { return left_ == 0; }
   __device__ __forceinline__ const Group& group() const { return group_; }
-  __device__ __forceinline__ int number() const { return number_; }
   __device__ __forceinline__ int first_place() const { return tile_ * Config::kTile; }
   /// Tiles of this group from here on.
   __device__ __forceinline__ int tiles_here() const { return min(left_, tiles_ - tile_); }
@@ -199,20 +218,15 @@ class Walk {
     if (left_ == 0 || tile_ < tiles_) return;
     tile_ = 0;
     do {
-      ++number_;
-      enter();
+      group_ = group_of(arguments_, ++number_);
+      tiles_ = tiles_of<Config>(arguments_, group_);
     } while (tiles_ == 0);
   }
 
  private:
-  __device__ __forceinline__ void enter() {
-    group_ = group_of(arguments_, number_);
-    tiles_ = tiles_of<Config>(arguments_, group_);
-  }
-
   const ScoreArguments& arguments_;
   Group group_;
-  int number_, tile_, left_, tiles_ = 0;
+  int number_, tile_, left_, tiles_;
 };
 
 }  // namespace flashlatent::cuda::indexer

@@ -42,9 +42,8 @@ struct SharedKeys {
   }
 };
 
-/// Finds the `wanted`-th largest of the keys of a range, digit by digit. `batch`: of few keys it holds all.
-/// All threads call it, behind a barrier. 0, which stands behind the end, is out of all ranges but that of
-/// all keys.
+/// Finds the `wanted`-th largest of keys of a range, digit by digit. `batch`: of few keys it holds all. All
+/// threads call it, behind a barrier. Keys that are 0 may be among those of a range from 0 on.
 template <class Keys>
 __device__ __forceinline__ Threshold find_by_digits(ChooseShared& shared, const Batches<Keys>& batches,
                                                     Batch& batch, const KeyRange& range, int wanted) {
@@ -60,9 +59,7 @@ __device__ __forceinline__ Threshold find_by_digits(ChooseShared& shared, const 
     batches.each(batch, true, [&] {
       batch.each([&](std::uint32_t key) {
         const std::uint32_t x = key - range.low;
-        if (x <= range.more && ((x ^ threshold.key) & known) == 0) {
-          atomicAdd(&shared.bins[(x & ~known) >> shift], 1U);
-        }
+        if (((x ^ threshold.key) & known) == 0) atomicAdd(&shared.bins[(x & ~known) >> shift], 1U);
       });
     });
     const int digit = find_digit<kBins>(shared, threshold, turn ^= 1, wanted);

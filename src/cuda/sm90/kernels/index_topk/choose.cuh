@@ -71,9 +71,9 @@ __device__ __forceinline__ Threshold find_by_digits(ChooseShared& shared, const 
 }
 
 /// Completes a threshold of which the first digit is known, from all keys that have it: threshold.equal
-/// `keys`. `range`: theirs. All threads call it, behind a barrier.
+/// `keys`. All threads call it, behind a barrier.
 __device__ __forceinline__ void find_among_listed(ChooseShared& shared, const std::uint32_t* keys,
-                                                  const KeyRange& range, Threshold& threshold, int wanted) {
+                                                  Threshold& threshold, int wanted) {
   if (threshold.equal <= kComparedKeys) return compare_keys(shared, keys, threshold, wanted);
   const HeldKeys none;
   const SharedKeys listed{keys};

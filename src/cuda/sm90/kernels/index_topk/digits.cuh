@@ -43,12 +43,16 @@ __device__ __forceinline__ KeyRange keys_of_first_digit(int digit) {
           (static_cast<std::uint32_t>(most - least + 1) << kFirstShift) - 1};
 }
 
-/// Further digits, where the first one does not suffice, have up to 11 bits.
-inline constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
+/// All digits, where the first one does not suffice: 11, 11 and 10 bits.
+inline constexpr int kLevels = 3, kBins = 2048;
+/// Where a level's digit begins.
+__device__ __forceinline__ int digit_shift(int level) {
+  return level == 0 ? 21 : level == 1 ? 10 : 0;
+}
 
 /// The most keys that are looked at alone, since they share the first digit of the wanted one. Of so few that
-/// each can be compared with each, no digits are counted: of 128 that takes half as long.
-inline constexpr int kListedKeys = kMaxIndexTopk, kComparedKeys = 128;
+/// each can be compared with each, no digits are counted: some 400 take as long as counting.
+inline constexpr int kListedKeys = kMaxIndexTopk, kComparedKeys = 256;
 /// CTAs that choose together add up counts of so many neighbouring digits first.
 inline constexpr int kFirstDigitsOfSum = 16, kFirstSums = kFirstBins / kFirstDigitsOfSum;
 

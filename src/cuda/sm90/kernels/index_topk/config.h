@@ -25,7 +25,7 @@ struct ScoreConfig {
   static constexpr int kScorerRegisters = 112, kLoaderRegisters = 32;
   static_assert(!kPairs || kConsumers * kScorerRegisters + kLoaders * kLoaderRegisters <= kThreads * 96);
   static constexpr int kMostGroupRows = kPairs ? 12 : 1;  ///< Query tokens that share a request's keys.
-  /// Of a ring: together 96 KB of keys are on their way to a multiprocessor.
+  /// Of a ring: 96 KB of keys are on their way to a multiprocessor.
   FLASHLATENT_HOST_DEVICE static constexpr int stages(IndexFormat format) {
     return kPairs ? (format == IndexFormat::kFp8_132 ? 3 : 6) : 3;
   }

@@ -27,11 +27,12 @@ struct Totals {
 
 /// Adds kColumns heads, whose weights lie as weight_place() says.
 template <int kColumns>
-__device__ __forceinline__ void add_heads(Totals& totals, const float* dots, const float* weights, int lane) {
+__device__ __forceinline__ void add_heads(Totals& totals, const float (&dots)[kColumns / 2],
+                                          const float* weights, int lane) {
 #pragma unroll
   for (int j = 0; j < kColumns / 16; ++j) {
     const float4 w = *reinterpret_cast<const float4*>(weights + j * 16 + lane % 4 * 4);
-    const float* x = dots;
+    const float(&x)[kColumns / 2] = dots;
     totals.first[0] = fmaf(w.x, twice_relu(x[8 * j]), totals.first[0]);
     totals.first[1] = fmaf(w.y, twice_relu(x[8 * j + 1]), totals.first[1]);
     totals.second[0] = fmaf(w.x, twice_relu(x[8 * j + 2]), totals.second[0]);

@@ -5,7 +5,7 @@
 #include "cuda/sm90/kernels/index_topk/key_tile.cuh"
 #include "cuda/sm90/kernels/index_topk/sinks.cuh"
 #include "cuda/sm90/load/ring_place.cuh"
-#include "cuda/sm90/ptx/wgmma_e4m3_wide.cuh"
+#include "cuda/sm90/ptx/wgmma_e4m3.cuh"
 
 namespace flashlatent::cuda::indexer {
 
@@ -140,14 +140,13 @@ class Scorer {
     return {keys_ + (stage * Config::kTile + warp_row) * kBytes, fixed_.scales[stage] + warp_row, lane_};
   }
 
-  /// `query`: the descriptor of the heads of one part, or of two that follow one another.
-  template <int kHeads>
-  __device__ __forceinline__ void multiply(float (&dots)[kHeads / 2], const Keys& keys,
+  /// `query`: the descriptor of a part's heads.
+  __device__ __forceinline__ void multiply(float (&dots)[kColumns / 2], const Keys& keys,
                                            std::uint64_t query) const {
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < index_keys::kGroups; ++i) {
-      ptx::WgmmaE4m3<kHeads>::rs(dots, keys.fragments[i], query + i * ptx::kStepOfE4m3, i > 0);
+      ptx::WgmmaE4m3<kColumns>::rs(dots, keys.fragments[i], query + i * ptx::kStepOfE4m3, i > 0);
     }
     ptx::wgmma_commit();
   }
@@ -175,7 +174,7 @@ class Scorer {
 #pragma unroll 1
     do {  // there is a part: its products wait for the keys
       float dots[kColumns / 2];
-      multiply<kColumns>(dots, keys, query);
+      multiply(dots, keys, query);
       if (stage >= 0) free_stage(stage);
       stage = -1;
       ptx::wgmma_wait<0>();
@@ -192,8 +191,8 @@ class Scorer {
     } while (token < group.rows);
   }
 
-  /// Two parts at a time, of two query tokens or of one, in one product. The part behind the last one is
-  /// whatever lies there, and is not used.
+  /// Two parts at a time, of two query tokens or of one: the second's products run while the first's are
+  /// added. The part behind the last one is whatever lies there, and is not used.
   __device__ __forceinline__ void score_pairs(const Group& group, const Keys& keys, const Tile& tile,
                                               int stage, std::uint64_t query) const {
     const bool one_token = arguments_.shape.head_chunks == 2;
@@ -205,20 +204,23 @@ class Scorer {
     int left = group.rows;
 #pragma unroll 1
     do {
-      float dots[kColumns];
-      multiply<2 * kColumns>(dots, keys, query);
+      float first[kColumns / 2], second[kColumns / 2];
+      multiply(first, keys, query);
+      multiply(second, keys, query + kDescriptorStep);
       if (stage >= 0) free_stage(stage);
       stage = -1;
-      ptx::wgmma_wait<0>();
-      ptx::pin_registers(dots);
+      ptx::wgmma_wait<1>();
+      ptx::pin_registers(first);
       Totals totals;
-      add_heads<kColumns>(totals, dots, weights, lane_);
+      add_heads<kColumns>(totals, first, weights, lane_);
       float of_first = 0;
-      if (!one_token) {
+      if (!one_token) {  // and a place before which ptxas does not wait for the second products
         of_first = sum_of_row(totals);
         totals = {};
       }
-      add_heads<kColumns>(totals, dots + kColumns / 2, weights + kColumns, lane_);
+      ptx::wgmma_wait<0>();
+      ptx::pin_registers(second);
+      add_heads<kColumns>(totals, second, weights + kColumns, lane_);
       const float of_second = sum_of_row(totals);
       store_pair(to, token, one_token ? of_second : of_first, of_second, tile,
                  ((lane_ & 2) == 0 || (!one_token && left > 1)) && !is_rare(token, tile));

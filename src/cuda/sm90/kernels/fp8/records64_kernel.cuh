@@ -10,9 +10,8 @@
 //           |                                        | O_l += P0 V0l                 | ...
 //
 // Barriers: full and empty of a stage. has_p of the two places of P (the scorer): P, values and statistics of
-// a block are there. free of the three places of half of a block's values, calm: see SharedMemory.
-// rows_found, finished and rows_read of an item: rows' places in the results are there, what rows end with,
-// both have been read.
+// a block are there. free of the three places of half of a block's values, calm: see SharedMemory. finished
+// and rows_read of an item: what rows end with is there; has been read.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/few_rows_listed.cuh"
@@ -31,7 +30,6 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared, const sm90:
     ptx::init(shared.lists.first_query, 1);
     for (ptx::Barrier& barrier : shared.has_p) ptx::init(barrier, 128);
     ptx::init(shared.calm, 128);
-    ptx::init(shared.rows_found, 128);
     ptx::init(shared.finished, 128);
     ptx::init(shared.rows_read, Config::kOutputThreads);
     for (ptx::Barrier& barrier : shared.free) ptx::init(barrier, 128);

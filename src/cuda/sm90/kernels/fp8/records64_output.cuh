@@ -22,7 +22,6 @@ class Output {
   /// One item.
   __device__ __forceinline__ void attend(const sm90::Work& work) {
     const int blocks = work.blocks();
-    if (me_ == 1) find_rows(work.tile);
 #pragma unroll
     for (float& x : o_) x = 0;
 #pragma unroll 1
@@ -43,19 +42,6 @@ class Output {
   /// The first of this thread's two rows.
   __device__ __forceinline__ static int row() {
     return sm90::fragment_of(thread()).row;
-  }
-
-  /// Finds rows' places in the results, and sinks, while the item's first block is scored, when the item
-  /// before no longer needs its own.
-  __device__ __forceinline__ void find_rows(const sm90::RowTile& tile) const {
-    ptx::wait(shared_.rows_read, finished_parity_ ^ 1);
-    const int n = thread();
-    if (n < kRows) {
-      const auto place = sm90::RowPlace<typename Config::Element>::find(args_, tile, n);
-      shared_.rows[n] = {place.out, place.lse, 0,
-                         n < tile.rows ? sm90::sink_of(args_.output, place.head) : 0};
-    }
-    ptx::arrive(shared_.rows_found);
   }
 
   /// o += P V, this warpgroup's half of the next block's values. The first half of the columns waits until
@@ -149,35 +135,21 @@ class Output {
       x[4] = pair.y;
     }
   }
-  /// The largest magnitude that a lane has of 128 columns of a row. NaN is left out.
-  template <bool kHigh>
-  __device__ __forceinline__ float largest_of(int part) const {
-    float largest = 0;
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const float2 two = pair<kHigh>(2 * part + i / 8, i % 8);
-      largest = fmaxf(largest, fmaxf(fabsf(two.x), fabsf(two.y)));
-    }
-    return largest;
-  }
   /// Casts row n to e4m3, by all lanes of its quad: 128 columns have a scale, of which a lane has 32.
   template <bool kHigh>
-  __device__ __forceinline__ void cast(const sm90::RowTile& tile, int n, bool live, float factor) {
+  __device__ __forceinline__ void cast(const sm90::RowTile& tile, int n, bool live, float factor) const {
     const sm90::EdgeArguments& to = args_.edges;
     const int lane = thread() % 4;
 #pragma unroll
     for (int part = 0; part < Config::kPartDim / edges::kScaleColumns; ++part) {
-      float largest = sm90::quad_max(largest_of<kHigh>(part));
-      if (__any_sync(0xffffffff, largest == INFINITY)) [[unlikely]] {
+      float largest = 0;
 #pragma unroll
-        for (int i = 0; i < 32; ++i) {
-          float& x = o_[2 * part * 32 + i / 2 * 4 + kHigh * 2 + i % 2];
-          x = sm90::finite_or_nan(x);
-        }
-        largest = sm90::quad_max(largest_of<kHigh>(part));
+      for (int i = 0; i < 16; ++i) {
+        const float2 two = pair<kHigh>(2 * part + i / 8, i % 8);
+        largest = fmaxf(largest, fmaxf(fabsf(sm90::finite_or_nan(two.x)), fabsf(sm90::finite_or_nan(two.y))));
       }
       // Of a row whose factor is NaN no value is finite.
-      const float amax = fmaxf(edges::product(largest, factor), 0.0F);
+      const float amax = fmaxf(edges::product(sm90::quad_max(largest), factor), 0.0F);
       const int exponent = edges::output_exponent(amax);
       const float of_codes = factor * e4m3::power_of_two(-exponent);
       if (!live) continue;
@@ -197,8 +169,8 @@ class Output {
         for (int i = 0; i < 4; ++i) {
           const float2 first = pair<kHigh>(2 * part + half, 2 * i),
                        second = pair<kHigh>(2 * part + half, 2 * i + 1);
-          words[i] = sm90::code_pair(first.x * of_codes, first.y * of_codes) |
-                     sm90::code_pair(second.x * of_codes, second.y * of_codes) << 16;
+          words[i] = sm90::codes_of(first.x, first.y, of_codes) | sm90::codes_of(second.x, second.y, of_codes)
+                                                                      << 16;
         }
         codes[half] = make_uint4(words[0], words[1], words[2], words[3]);
       }

@@ -22,8 +22,14 @@ class Scorer : records::ScoredBlock<SharedMemory<Config>> {
                                     const sm90::QueryMaps& query_maps)
       : Base(shared, 0), args_(args), query_(shared, args, query_maps) {}
 
-  /// Takes an item's Q, when the item before has been scored.
-  __device__ __forceinline__ void begin(const sm90::Work& work) { scale_ = query_.take(work); }
+  /// Finds an item's rows, and takes their Q, if there is any, when the item before has been scored and the
+  /// outputs have read what its rows ended with.
+  __device__ __forceinline__ void begin(const sm90::Work& work, bool takes_query) {
+    ptx::wait(shared_.rows_read, rows_parity_ ^ 1);
+    rows_parity_ ^= 1;
+    if (thread() < kRows) find_row(work.tile, thread());
+    if (takes_query) scale_ = query_.take(work);
+  }
   /// The item whose Q has been taken has no blocks.
   __device__ __forceinline__ void forget() { query_.forget_angles(); }
 
@@ -151,12 +157,15 @@ class Scorer : records::ScoredBlock<SharedMemory<Config>> {
     shared_.factor[place][n] = factor;
   }
 
+  /// Row n's places in the results, and its sink, to avoid trips to memory at the end.
+  __device__ __forceinline__ void find_row(const sm90::RowTile& tile, int n) const {
+    const auto place = sm90::RowPlace<typename Config::Element>::find(args_, tile, n);
+    shared_.rows[n] = {place.out, place.lse, 0, n < tile.rows ? sm90::sink_of(args_.output, place.head) : 0};
+  }
   /// What the item's rows end with.
   __device__ __forceinline__ void finish(const sm90::Work& work) {
     put(shared_.warp_sum[thread() / 32],
         sm90::over_tokens<kRows>(sums_, thread() % 32, [](float a, float b) { return a + b; }));
-    ptx::wait(shared_.rows_found, rows_parity_);
-    rows_parity_ ^= 1;
     meet();
     if (thread() < kRows) finish_row(work, thread());
     ptx::arrive(shared_.finished);
@@ -210,7 +219,7 @@ __device__ __forceinline__ void score_items(SharedMemory<Config>& shared, const 
   for (sm90::WorkPosition position(shared.segments); known || !position.get().is_end(); position.next()) {
     if (!known) work = position.get();
     const bool takes_query = known || work.blocks() > 0;
-    if (takes_query) scorer.begin(work);
+    scorer.begin(work, takes_query);
     known = false;
     if (takes_query && position.get().blocks() <= 0) scorer.forget();
     scorer.attend(position);

@@ -57,10 +57,9 @@ struct alignas(1024) SharedMemory {
   int query_max[Config::kComputeGroups * 4];  // of each warp
   ptx::Barrier full[Config::kScorers][4][Config::kWarpStages];
   ptx::Barrier empty[Config::kScorers][4][Config::kWarpStages];
-  ptx::Barrier has_p[Config::kPlaces];  // values, P and statistics are ready
-  ptx::Barrier calm;                    // a block's scores are there: tensor cores have less to do
-  // Of an item: rows' places are there; what rows end with; both have been read.
-  ptx::Barrier rows_found, finished, rows_read;
+  ptx::Barrier has_p[Config::kPlaces];      // values, P and statistics are ready
+  ptx::Barrier calm;                        // a block's scores are there: tensor cores have less to do
+  ptx::Barrier finished, rows_read;         // of an item: what rows end with is there; has been read
   ptx::Barrier free[Config::kSlicePlaces];  // an output warpgroup has read the slice
   ptx::Barrier has_query;                   // Q has come from memory
   NextQuery lists;

@@ -312,20 +312,14 @@ class Query {
       uint4 units[16];
 #pragma unroll
       for (int i = 0; i < 16; ++i) units[i] = ptx::load_shared_16_bytes(unit_at(i));
-      if constexpr (Config::kEdges) {
-        const bool turns = group == kGroups - 1 && !is_turned_;
-        if (turns || args_.edges.norm > 0) {
-#pragma unroll
-          for (int i = 0; i < 16; ++i) {
-            const edges::Angle* angles = shared_.edges.query.angles + (i - 8) * 4;
-            units[i] = sm90::QueryEdge<Config::kQueryTiles>::prepared(units[i], norm_factor_,
-                                                                      turns && i >= 8 ? angles : nullptr);
-          }
-        }
-      }
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         uint4& unit = units[i];
+        if constexpr (Config::kEdges) {
+          const bool turns = i >= 8 && group == kGroups - 1 && !is_turned_;
+          const edges::Angle* angles = shared_.edges.query.angles + (i - 8) * 4;
+          unit = sm90::QueryEdge<Config::kQueryTiles>::prepared(unit, norm_factor_, turns ? angles : nullptr);
+        }
         largest =
             sm90::larger_magnitudes(sm90::larger_magnitudes(largest, sm90::larger_magnitudes(unit.x, unit.y)),
                                     sm90::larger_magnitudes(unit.z, unit.w));

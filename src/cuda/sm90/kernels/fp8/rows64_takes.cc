@@ -19,9 +19,10 @@ FusedEdges fuses(const DecodeProblem& problem, const schedule::Geometry& geometr
   const cuda::InstanceKey key = with_edges(key_of(problem, g, true));
   if (std::ranges::find(kEdgesKeys, key) == kEdgesKeys.end()) return {};
   const bool loads_rows = g.tile_rows < kRows64;  // one by one
-  // A warp then has columns of a record's rows, not rows: it turns them, but knows no row's squares.
-  const bool normalises = !(is_of_records(problem) && loads_rows);
-  return {.query = (normalises || inputs.q_norm == 0) && cuda::fits_query_edge(problem, inputs, !loads_rows),
+  // A warp of few rows has columns of a record's rows, not rows: it knows no row's squares. By 64 rows a norm
+  // of records has not run yet.
+  const bool norms = is_of_records(problem) && inputs.q_norm > 0;
+  return {.query = !norms && cuda::fits_query_edge(problem, inputs, !loads_rows),
           .output = (whole || merged) && cuda::fits_output_edge(inputs, outputs)};
 }
 

@@ -14,7 +14,7 @@ class Cast : sm90::ScaledColumns<Threads, kBarrier, Config::kChunks, Config::kRo
   using Base::kParts, Base::kVDim, Base::meet, Base::o_, Base::factors_;
   static constexpr int kRows = Config::kRows;
   /// Parts of 128 columns whose codes have a place: as many as there is room for.
-  static constexpr int kStaged = kRows < 32 ? kParts : kParts / 2;
+  static constexpr int kStaged = kRows < 16 ? kParts : kParts / 2;
 
  public:
   /// In shared memory, for nothing else: scorers begin the next item meanwhile.

@@ -28,6 +28,7 @@ class AloneItems : public sm90::ItemsInTurn {
       const sm90::ListedRange range = sm90::listed_range(args_, first.segment, first.tile);
       look_ahead(range);
       tell(first);
+      __syncwarp();  // all lanes have read what put() placed
       if (threadIdx.x % 32 == 0) mine_.range = range;
     }
     if (threadIdx.x % 32 == 0) mine_.work = first;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "plan/describe.h"
+#include "plan/geometries.h"
 #include "plan/host_plan.h"
 #include "plan/walker.h"
 

@@ -60,7 +60,8 @@ struct Config : AnyConfig {
 
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
   /// A block's values are cut into so many slices of columns, and there are places for so many. With 32 rows
-  /// two blocks less a slice leave room for whole tokens of mxfp8_528, less two for the edges of the layer, too.
+  /// two blocks less a slice leave room for whole tokens of mxfp8_528, less two for the edges of the layer,
+  /// too.
   static constexpr int kSlices = kRows < 32 ? 2 : 4;
   static constexpr int kSlicePlaces = kScorers * kSlices - (kRows < 32 ? 0 : kEdges ? 2 : 1);
   static constexpr bool kWholeTokens = true;  // of mxfp8_528

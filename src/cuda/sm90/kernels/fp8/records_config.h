@@ -53,7 +53,7 @@ struct Config : AnyConfig {
   static constexpr int kComputeThreads = kScorers * 128;       // which load Q, too
   static constexpr int kLoadersBegin = kComputeThreads + 128;  // behind the output's warpgroup
   static constexpr int kThreads = kLoadersBegin + 128;
-  static constexpr int kLoaderRegisters = kRows < 32 ? 72 : 72;
+  static constexpr int kLoaderRegisters = 72;
   static constexpr int kScorerRegisters = kRows < 32 ? 152 : 136;
   static constexpr int kOutputRegisters = kRows < 32 ? 136 : 168;  // 16 values of the output a query row
   static_assert(kScorers * kScorerRegisters + kOutputRegisters + kLoaderRegisters == 4 * 128);

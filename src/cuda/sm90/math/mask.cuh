@@ -58,44 +58,9 @@ __device__ __forceinline__ std::uint32_t finite_or_zero_pair(std::uint32_t pair)
   return pair;
 }
 
-/// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of tokens that are not `live` become 0.
-/// `row_of(i, token)`: the token's row of the i-th of kTiles tiles. Unrolled: most requests end inside a
-/// block, and with a loop 8 requests of 33 tokens take 1.2 us longer than 8 of 64 tokens (64 heads, H200).
-template <int kTiles, int kThreads, class RowOf>
-__device__ __forceinline__ void zero_tokens(RowOf row_of, std::uint64_t live, int thread) {
-#pragma unroll
-  for (int first = 0; first < kTileRows * 8; first += kThreads) {
-    const int row = (first + thread) / 8;
-    if (live >> row & 1) continue;
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      *reinterpret_cast<uint4*>(row_of(tile, row) + unit_in_row(row, thread % 8)) = make_uint4(0, 0, 0, 0);
-    }
-  }
-}
-
-/// Has V anything that is not finite in its rows of partial_tokens()? Each thread looks at its share.
-template <class Element, int kTiles, int kThreads, class RowOf>
-__device__ __forceinline__ bool holds_poison(RowOf row_of, std::uint64_t partial, int thread) {
-  constexpr std::uint32_t kMagnitudes = 0x7FFF7FFF;
-  std::uint32_t largest = 0;  // of first and of second elements
-#pragma unroll 1
-  for (int i = thread; i < kTileRows * 8; i += kThreads) {
-    const int row = i / 8;
-    if (!(partial >> row & 1)) continue;
-#pragma unroll 2
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const auto unit = *reinterpret_cast<const uint4*>(row_of(tile, row) + unit_in_row(row, i % 8));
-      largest = __vmaxu2(largest, __vmaxu2(unit.x & kMagnitudes, unit.y & kMagnitudes));
-      largest = __vmaxu2(largest, __vmaxu2(unit.z & kMagnitudes, unit.w & kMagnitudes));
-    }
-  }
-  return low_is_poison<Element>(largest) || high_is_poison<Element>(largest);
-}
-
-/// zero_tokens() in a loop, for kernels that have no registers or code to spare. Besides, in V's rows of
-/// `partial` tokens the elements that are not finite become 0, after record_poison() has recorded them for
-/// the rows that see the token.
+/// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of tokens that are not `live` become 0,
+/// and in its rows of `partial` tokens the elements that are not finite, after record_poison() has recorded
+/// them for the rows that see the token. `row_of(i, token)`: the token's row of the i-th of kTiles tiles.
 template <class Element, int kTiles, int kThreads, class RowOf>
 __device__ __forceinline__ void silence_tokens(RowOf row_of, std::uint64_t live, std::uint64_t partial,
                                                int thread) {

@@ -17,14 +17,5 @@ __device__ __forceinline__ HalfPairs widen_e4m3(std::uint32_t bytes) {
       : "r"(bytes));
   return pairs;
 }
-/// Two pairs of fp16, rounded to four e4m3.
-__device__ __forceinline__ std::uint32_t narrow_to_e4m3(HalfPairs pairs) {
-  std::uint32_t bytes;
-  asm("{\n.reg .b16 low, high;\ncvt.rn.satfinite.e4m3x2.f16x2 low, %1;\n"
-      "cvt.rn.satfinite.e4m3x2.f16x2 high, %2;\nmov.b32 %0, {low, high};\n}"
-      : "=r"(bytes)
-      : "r"(pairs.low), "r"(pairs.high));
-  return bytes;
-}
 
 }  // namespace flashlatent::ptx

@@ -63,7 +63,7 @@ class CopiesOfRecords {
 
   /// The first or the second block of a pair.
   __device__ __forceinline__ void copy(Shared& shared, const Row& row, int thread, int /*token*/, int which) {
-    // Of the block: its tokens are of one list.
+    // A block's tokens are of one list, so any lane's value is the block's.
     const auto of_block = [which](auto of_lane) {
       return __shfl_sync(0xffffffff, static_cast<int>(of_lane), which * kWarpTokens);
     };

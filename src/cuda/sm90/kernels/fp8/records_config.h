@@ -30,7 +30,8 @@ struct AnyConfig {
   static constexpr int stage_bytes(bool whole_tokens) {
     return kStageTokens * (whole_tokens ? mxfp8_528::kTokenBytes : nvfp4_288::kTokenBytes + 32);
   }
-  /// Of ListedRowLoader: a range's blocks.
+  /// Values of kBlocksAhead, which ListedRowLoader explains: the next range is sought at a range's end, or in
+  /// its middle.
   static constexpr int kAllBlocks = -1;
   static constexpr int kBlocksAhead = 0;
 };

@@ -40,7 +40,7 @@ class QueryShare {
     }
   }
 
-  /// Of the thread's columns.
+  /// By which the thread's columns are turned.
   using Angles = edges::Angle[4];
   /// Asks for the angles of a query token's position, if the thread's columns are turned.
   __device__ __forceinline__ static void find_angles(Angles& angles, const edges::Rotary& rotary,

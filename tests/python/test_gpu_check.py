@@ -1,5 +1,6 @@
 """scripts/gpu_check: the commands of its jobs."""
 
+import argparse
 import importlib.machinery
 import importlib.util
 import pathlib
@@ -17,3 +18,14 @@ def test_a_case_that_was_set_aside_runs_alone():
     words = ["flashlatent", "check", "--backend", "cuda", "--names", "--suite", "full"]
     assert job.command("a case")[-2:] == ["--after", "a case"]
     assert job.alone("a case") == [*words, "--max-refused", "9", "--filter", "a case"]
+
+
+def test_jobs_take_one_gpu_after_the_other(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    program = tmp_path / "bin/flashlatent"
+    program.parent.mkdir()
+    program.touch()
+    runner = gpu_check.Runner(argparse.Namespace(minutes=1, out=tmp_path, build=tmp_path, resume=False), "right")
+    environments = [runner.environment(threads=2) for _ in range(3)]
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == ["3,5", "5,3", "3,5"]
+    assert environments[0]["OMP_NUM_THREADS"] == "2"

@@ -42,33 +42,41 @@ struct SharedKeys {
   }
 };
 
-/// Finds the `wanted`-th largest key by all of its digits. All threads call it, behind a barrier.
+/// Finds the `wanted`-th largest of the keys of a range, digit by digit. `batch`: of few keys it holds all.
+/// All threads call it, behind a barrier. 0, which stands behind the end, is out of all ranges but that of
+/// all keys.
 template <class Keys>
-__device__ __forceinline__ Threshold find_all_digits(ChooseShared& shared, const Batches<Keys>& batches,
-                                                     Batch& batch, int wanted) {
+__device__ __forceinline__ Threshold find_by_digits(ChooseShared& shared, const Batches<Keys>& batches,
+                                                    Batch& batch, const KeyRange& range, int wanted) {
   Threshold threshold;
+  int turn = 1;
 #pragma unroll 1
-  for (int level = 0; level < kLevels; ++level) {
-    const int shift = digit_shift(level);
-    const std::uint32_t known = level == 0 ? 0 : 0xFFFFFFFFU << digit_shift(level - 1);
+  for (int bits = 32 - __clz(static_cast<int>(range.more)); bits > 0;) {  // bits that are not known
+    const int shift = max(bits - kDigitBits, 0);
+    const std::uint32_t known = bits == 32 ? 0 : 0xFFFFFFFFU << bits;
     __syncthreads();
     clear_bins<kBins>(shared);
     __syncthreads();
     batches.each(batch, true, [&] {
       batch.each([&](std::uint32_t key) {
-        if (((key ^ threshold.key) & known) == 0) atomicAdd(&shared.bins[(key & ~known) >> shift], 1U);
+        const std::uint32_t x = key - range.low;
+        if (x <= range.more && ((x ^ threshold.key) & known) == 0) {
+          atomicAdd(&shared.bins[(x & ~known) >> shift], 1U);
+        }
       });
     });
-    threshold.key |= static_cast<std::uint32_t>(find_digit<kBins>(shared, threshold, level % 2, wanted))
-                     << shift;
+    const int digit = find_digit<kBins>(shared, threshold, turn ^= 1, wanted);
+    threshold.key |= static_cast<std::uint32_t>(digit) << shift;
+    bits = shift;
   }
+  threshold.key += range.low;
   return threshold;
 }
 
 /// Completes a threshold of which the first digit is known, from all keys that have it: threshold.equal
-/// `keys`. All threads call it, behind a barrier.
+/// `keys`. `range`: theirs. All threads call it, behind a barrier.
 __device__ __forceinline__ void find_among_listed(ChooseShared& shared, const std::uint32_t* keys,
-                                                  Threshold& threshold, int wanted) {
+                                                  const KeyRange& range, Threshold& threshold, int wanted) {
   if (threshold.equal <= kComparedKeys) return compare_keys(shared, keys, threshold, wanted);
   const HeldKeys none;
   const SharedKeys listed{keys};
@@ -76,7 +84,7 @@ __device__ __forceinline__ void find_among_listed(ChooseShared& shared, const st
   Batch batch;
   batches.each(batch, false, [] {});
   const int above = threshold.above;
-  threshold = find_all_digits(shared, batches, batch, wanted - above);
+  threshold = find_by_digits(shared, batches, batch, range, wanted - above);
   threshold.above += above;
 }
 
@@ -136,17 +144,32 @@ struct ChosenBefore {
   int chosen = 0, ties = 0;
 };
 
-/// Leaves the places of the keys from the threshold on in shared.chosen, in order, and returns how many there
-/// are. Of equal keys the first are chosen. All threads call it, and read the places behind a barrier.
-template <class Keys>
+/// Where chosen places go: to shared memory, or straight to the results.
+struct SharedPlaces {
+  std::uint32_t begin;
+
+  __device__ __forceinline__ explicit SharedPlaces(ChooseShared& shared)
+      : begin(ptx::shared_address(shared.chosen)) {}
+  __device__ __forceinline__ std::uint32_t at(int number) const {
+    return begin + static_cast<std::uint32_t>(number) * 4;
+  }
+};
+struct ResultPlaces {
+  std::int32_t* results;
+
+  __device__ __forceinline__ std::int32_t* at(int number) const { return results + number; }
+};
+
+/// Puts the places of the keys from the threshold on, plus `offset`, to where they go, in order, and returns
+/// how many there are. Of equal keys the first are chosen. All threads call it.
+template <class Keys, class Places>
 __device__ __forceinline__ int place_chosen(ChooseShared& shared, const Batches<Keys>& batches, Batch& batch,
                                             const Threshold& threshold, int wanted,
-                                            const ChosenBefore& before) {
+                                            const ChosenBefore& before, const Places& places, int offset) {
   // Of equal keys `left` are wanted; 0 is no key.
   const std::uint32_t least = threshold.key == 0 ? 1 : threshold.key;
   const int left = wanted - threshold.above;
   const bool some_ties = threshold.key != 0 && threshold.equal > left;
-  const std::uint32_t chosen = ptx::shared_address(shared.chosen);
   int at = 0, ties_before = before.ties, turn = 0;
   batches.each(batch, true, [&] {
     std::uint32_t marks = marks_from(batch, least);
@@ -164,8 +187,8 @@ __device__ __forceinline__ int place_chosen(ChooseShared& shared, const Batches<
 #pragma unroll
     for (int group = 0; group < kGroupsOfBatch; ++group) {
       if (group >= batch.groups) break;
-      std::uint32_t to = chosen + static_cast<std::uint32_t>(begins.of_group[group]) * 4;
-      const auto place = static_cast<std::uint32_t>(batch.place(group));
+      auto to = places.at(begins.of_group[group]);
+      const int place = offset + batch.place(group);
 #pragma unroll
       for (int i = 0; i < 4; ++i) ptx::push_if(marks, 1U << (4 * group + i), to, place + i);
     }
@@ -173,26 +196,21 @@ __device__ __forceinline__ int place_chosen(ChooseShared& shared, const Batches<
   return at;
 }
 
-/// Chooses the `wanted` best of a CTA's keys: leaves their places in shared.chosen, and returns how many
-/// there are. All threads call it, behind a barrier and with cleared counts, and read the places behind
-/// another barrier.
+/// Finds the `wanted`-th largest of a CTA's keys. `batch`: of few keys it holds all afterwards. All threads
+/// call it, behind a barrier and with cleared counts. `Keys`: four(place, end), keys of four places, 0 from
+/// `end` on.
 template <class Keys>
-__device__ __forceinline__ int choose(ChooseShared& shared, const HeldKeys& held, const Keys& keys, int count,
-                                      int wanted) {
-  const Batches<Keys> batches(held, keys, count);
-  Batch batch;
+__device__ __forceinline__ Threshold find_threshold(ChooseShared& shared, const Batches<Keys>& batches,
+                                                    Batch& batch, int wanted) {
   batches.each(batch, false, [&] { count_first_digits(shared, batch); });
   Threshold threshold;
   const int digit = find_digit<kFirstBins>(shared, threshold, 0, wanted);
-  if (can_list(digit, threshold)) {
-    const KeyRange range = keys_of_first_digit(digit);
-    batches.each(batch, true, [&] { list_keys(shared, batch, range); });
-    __syncthreads();
-    find_among_listed(shared, shared.listed, threshold, wanted);
-  } else {
-    threshold = find_all_digits(shared, batches, batch, wanted);
-  }
-  return place_chosen(shared, batches, batch, threshold, wanted, {});
+  if (!can_list(digit, threshold)) return find_by_digits(shared, batches, batch, {0, 0xFFFFFFFFU}, wanted);
+  const KeyRange range = keys_of_first_digit(digit);
+  batches.each(batch, true, [&] { list_keys(shared, batch, range); });
+  __syncthreads();
+  find_among_listed(shared, shared.listed, range, threshold, wanted);
+  return threshold;
 }
 
 }  // namespace flashlatent::cuda::indexer

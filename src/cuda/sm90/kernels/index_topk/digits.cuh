@@ -1,8 +1,8 @@
 // Digits of keys, and which digit the `wanted`-th largest key has. Results do not depend on the order of
 // threads, since counts are sums of whole numbers.
 //
-// A CTA's time is mostly instructions: for 8,192 keys one more for each key takes 64 clocks, one more for
-// each thread 4.
+// A CTA's time is mostly instructions, which for whole numbers run at half rate: for 8,192 keys one more for
+// each key takes 128 clocks, one more for each thread 8.
 #pragma once
 
 #include "cuda/sm90/kernels/index_topk/config.h"
@@ -43,16 +43,12 @@ __device__ __forceinline__ KeyRange keys_of_first_digit(int digit) {
           (static_cast<std::uint32_t>(most - least + 1) << kFirstShift) - 1};
 }
 
-/// All digits, where the first one does not suffice: 11, 11 and 10 bits.
-inline constexpr int kLevels = 3, kBins = 2048;
-/// Where a level's digit begins.
-__device__ __forceinline__ int digit_shift(int level) {
-  return level == 0 ? 21 : level == 1 ? 10 : 0;
-}
+/// Further digits, where the first one does not suffice, have up to 11 bits.
+inline constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
 
 /// The most keys that are looked at alone, since they share the first digit of the wanted one. Of so few that
-/// each can be compared with each, no digits are counted: some 400 take as long as counting.
-inline constexpr int kListedKeys = kMaxIndexTopk, kComparedKeys = 256;
+/// each can be compared with each, no digits are counted: of 128 that takes half as long.
+inline constexpr int kListedKeys = kMaxIndexTopk, kComparedKeys = 128;
 /// CTAs that choose together add up counts of so many neighbouring digits first.
 inline constexpr int kFirstDigitsOfSum = 16, kFirstSums = kFirstBins / kFirstDigitsOfSum;
 
@@ -85,7 +81,7 @@ __device__ __forceinline__ void clear_bins(ChooseShared& shared) {
     *reinterpret_cast<uint4*>(shared.bins + i + threadIdx.x * 4) = make_uint4(0, 0, 0, 0);
   }
 }
-/// Before choose().
+/// Before find_threshold().
 __device__ __forceinline__ void clear_counts(ChooseShared& shared) {
   clear_bins<kFirstBins>(shared);
   if (threadIdx.x != 0) return;

@@ -10,6 +10,9 @@
 
 namespace flashlatent::cuda::indexer {
 
+/// 40 MB of keys: with scores they fit in L2, so a launch that reads them again finds them.
+inline constexpr int kMostKeysThatStay = 40'000'000 / 132;
+
 /// Arrivals at a full barrier: one of each lane, when its scales have landed, and one for plain stores.
 inline constexpr int kLoaderArrivals = 33;
 
@@ -45,7 +48,8 @@ class Loader {
         fixed_(fixed),
         ahead_(arguments, run),
         tiles_(run.tiles),
-        reads_once_(!arguments.call.ragged && arguments.groups_of_request == 1) {}
+        reads_once_(!arguments.call.ragged && arguments.groups_of_request == 1 &&
+                    run.all_tiles > kMostKeysThatStay / kTile) {}
 
   __device__ __forceinline__ void load() {
     switch (keys_of_run(call_)) {
@@ -238,7 +242,8 @@ class Loader {
   Fixed<Config>& fixed_;
   Walk<Config> ahead_;
   const int tiles_;
-  /// Keys of one group of query tokens make way in L2 before scores do, which are read soon.
+  /// Keys of one group of query tokens make way in L2 before scores do, which are read soon, unless all keys
+  /// may stay there.
   const bool reads_once_;
   const std::uint64_t policy_ = ptx::evict_first_policy();
   sm90::RingPlace<kStages> place_;

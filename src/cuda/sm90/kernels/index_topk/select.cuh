@@ -87,10 +87,11 @@ class Selector {
   /// Counts are cleared; a barrier of the CTA comes first.
   __device__ __forceinline__ void choose_tokens() const {
     if (call_.needs_no_scores(places_)) return choose_tokens_without_scores();
-    const int chosen = choose(shared_, held_, ScoreKeys<Scores>{scores_}, places_, call_.topk);
-    __syncthreads();
-    write_tokens(0, chosen, 0);
-    write_nothing(chosen);
+    const ScoreKeys<Scores> keys{scores_};
+    const Batches<ScoreKeys<Scores>> batches(held_, keys, places_);
+    Batch batch;
+    const Threshold threshold = find_threshold(shared_, batches, batch, call_.topk);
+    write_nothing(write_chosen(batches, batch, threshold, {}, 0));
   }
 
   /// By all CTAs of a team.
@@ -101,13 +102,15 @@ class Selector {
     }
     const int each = ((places_ - 1) / team.ctas / 4 + 1) * 4, begin = min(team.rank * each, places_);
     const int count = min(each, places_ - begin);
-    const TeamChoice choice = indexer::choose_in_team(
-        shared_, team_shared, team, held_, ScoreKeys<Scores>{scores_.from(begin)}, count, call_.topk);
-    __syncthreads();
-    if (choice.count >= 0) {
-      write_tokens(choice.first, choice.count, begin);
+    const ScoreKeys<Scores> keys{scores_.from(begin)};
+    const Batches<ScoreKeys<Scores>> batches(held_, keys, count);
+    Batch batch;
+    const TeamThreshold found = find_threshold(shared_, team_shared, team, batches, batch, call_.topk);
+    if (found.found) {
+      write_chosen(batches, batch, found.threshold, found.before, begin);
       if (team.rank == 0) write_count(call_.topk);
     } else if (team.rank == 0) {
+      __syncthreads();
       clear_counts(shared_);
       __syncthreads();
       choose_tokens();
@@ -121,12 +124,13 @@ class Selector {
     __syncthreads();  // the chosen tokens have been read
     clear_counts(shared_);
     __syncthreads();
-    const int chosen = choose(shared_, held_, keys, (places_ + size - 1) / size, call_.best_blocks);
-    __syncthreads();
+    const Batches<BlockKeys<Scores>> batches(held_, keys, (places_ + size - 1) / size);
+    Batch batch;
+    const Threshold threshold = find_threshold(shared_, batches, batch, call_.best_blocks);
     std::int32_t* best = call_.best.at(row_.request, row_.token);
-    for (int i = thread(); i < call_.best_blocks; i += kChooseThreads) {
-      best[i] = i < chosen ? shared_.chosen[i] : -1;
-    }
+    const int chosen =
+        place_chosen(shared_, batches, batch, threshold, call_.best_blocks, {}, ResultPlaces{best}, 0);
+    for (int i = chosen + thread(); i < call_.best_blocks; i += kChooseThreads) best[i] = -1;
   }
 
   /// The `part`-th of `parts` shares.
@@ -144,7 +148,7 @@ class Selector {
   __device__ __forceinline__ void choose_tokens_without_scores() const {
     const int chosen = take_all();
     __syncthreads();
-    write_tokens(0, chosen, 0);
+    write_tokens(0, chosen);
     write_nothing(chosen);
   }
 
@@ -177,21 +181,38 @@ class Selector {
     return __reduce_add_sync(0xFFFFFFFF, of_warp);
   }
 
-  /// The `count` places in shared_.chosen, from `begin` on, are the results from number `first` on.
-  __device__ __forceinline__ void write_tokens(int first, int count, int begin) const {
+  /// Writes the chosen of the batches' keys, whose first place is `begin`, and returns how many they are.
+  template <class Keys>
+  __device__ __forceinline__ int write_chosen(const Batches<Keys>& batches, Batch& batch,
+                                              const Threshold& threshold, const ChosenBefore& before,
+                                              int begin) const {
+    if (call_.slot_table == nullptr && call_.candidates == 0 && call_.scores.data == nullptr) {
+      std::int32_t* indices = call_.indices.at(row_.request, row_.token) + before.chosen;
+      return place_chosen(shared_, batches, batch, threshold, call_.topk, before, ResultPlaces{indices},
+                          begin);
+    }
+    const int chosen =
+        place_chosen(shared_, batches, batch, threshold, call_.topk, before, SharedPlaces(shared_), begin);
+    __syncthreads();
+    write_tokens(before.chosen, chosen);
+    return chosen;
+  }
+
+  /// The `count` places in shared_.chosen are the results from number `first` on.
+  __device__ __forceinline__ void write_tokens(int first, int count) const {
     std::int32_t* indices = call_.indices.at(row_.request, row_.token) + first;
     if (call_.slot_table == nullptr && call_.candidates == 0) {
-      for (int i = thread(); i < count; i += kChooseThreads) indices[i] = begin + shared_.chosen[i];
+      for (int i = thread(); i < count; i += kChooseThreads) indices[i] = shared_.chosen[i];
     } else {
-      write_results(indices, count, begin);
+      write_results(indices, count);
     }
     if (call_.scores.data == nullptr) return;
     float* scores = call_.scores.at(row_.request, row_.token) + first;
     for (int i = thread(); i < count; i += kChooseThreads) {
-      scores[i] = score_of(scores_.at(begin + shared_.chosen[i]));
+      scores[i] = score_of(scores_.at(shared_.chosen[i]));
     }
   }
-  __device__ __forceinline__ void write_results(std::int32_t* indices, int count, int begin) const {
+  __device__ __forceinline__ void write_results(std::int32_t* indices, int count) const {
     const std::int32_t* blocks = call_.candidates > 0 ? call_.blocks.at(row_.request, row_.token) : nullptr;
     constexpr int kSteps = kMaxIndexTopk / kChooseThreads;
     std::int32_t results[kSteps];  // first all loads, then all stores
@@ -199,7 +220,7 @@ class Selector {
     for (int step = 0; step < kSteps; ++step) {
       const int i = step * kChooseThreads + thread();
       if (i >= count) break;
-      const std::int64_t position = call_.position(blocks, begin + shared_.chosen[i]);
+      const std::int64_t position = call_.position(blocks, shared_.chosen[i]);
       results[step] = call_.result(row_.request, static_cast<int>(position));
     }
 #pragma unroll

@@ -128,24 +128,25 @@ __device__ __forceinline__ ChosenBefore chosen_before(const std::uint32_t* keys,
   return {larger + min(ties, wanted - threshold.above), ties};
 }
 
-/// Places that a CTA of a team has chosen: `count` of them, in shared.chosen; their first is number `first`
-/// of the team's. -1: the keys are such that one CTA must choose from all of them.
-struct TeamChoice {
-  int first = 0, count = -1;
+/// What a CTA of a team knows of the wanted key. If it is not `found`, the keys are such that one CTA must
+/// choose from all of them.
+struct TeamThreshold {
+  Threshold threshold;
+  ChosenBefore before;
+  bool found = false;
 };
 
-/// All threads of all CTAs call it, with cleared counts and prepared barriers. Afterwards no CTA stores to
-/// another one's memory.
+/// find_threshold() over the keys of all CTAs, whose threads all call it, with prepared barriers. Afterwards
+/// no CTA stores to another one's memory.
 template <class Keys>
-__device__ __forceinline__ TeamChoice choose_in_team(ChooseShared& shared, TeamShared& team_shared,
-                                                     const Team& team, const HeldKeys& held, const Keys& keys,
-                                                     int count, int wanted) {
-  const Batches<Keys> batches(held, keys, count);
-  Batch batch;
+__device__ __forceinline__ TeamThreshold find_threshold(ChooseShared& shared, TeamShared& team_shared,
+                                                        const Team& team, const Batches<Keys>& batches,
+                                                        Batch& batch, int wanted) {
   batches.each(batch, false, [&] { count_first_digits(shared, batch); });
-  Threshold threshold;
+  TeamThreshold result;
+  Threshold& threshold = result.threshold;
   const TeamDigit digit = find_first_digit(shared, team_shared, threshold, team, wanted);
-  if (!can_list(digit.digit, threshold)) return {};
+  if (!can_list(digit.digit, threshold)) return result;
   if (threadIdx.x == 0) expect_words(team_shared.listed, threshold.equal);
   const KeyRange range = keys_of_first_digit(digit.digit);
   batches.each(batch, true, [&] { list_keys(shared, batch, range); });
@@ -156,10 +157,11 @@ __device__ __forceinline__ TeamChoice choose_in_team(ChooseShared& shared, TeamS
     push(cta, team_shared.keys + digit.listed_before + key, shared.listed[key], team_shared.listed);
   }
   ptx::wait_for_cluster(team_shared.listed, 0);
-  find_among_listed(shared, team_shared.keys, threshold, wanted);
-  ChosenBefore before = chosen_before(team_shared.keys, digit.listed_before, threshold, wanted);
-  before.chosen += digit.larger_before;
-  return {before.chosen, place_chosen(shared, batches, batch, threshold, wanted, before)};
+  find_among_listed(shared, team_shared.keys, range, threshold, wanted);
+  result.before = chosen_before(team_shared.keys, digit.listed_before, threshold, wanted);
+  result.before.chosen += digit.larger_before;
+  result.found = true;
+  return result;
 }
 
 }  // namespace flashlatent::cuda::indexer

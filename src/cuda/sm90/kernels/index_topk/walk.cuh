@@ -95,7 +95,8 @@ __device__ __forceinline__ int tiles_of(const ScoreArguments& arguments, const G
 /// Where a CTA begins, and how many tiles it has.
 struct Run {
   int number, tile, tiles;
-  Group group;  ///< The one with this number.
+  int all_tiles;  ///< Of all CTAs.
+  Group group;    ///< The one with this number.
   int group_tiles;
 };
 
@@ -124,12 +125,14 @@ __device__ __forceinline__ Run run_of_few_groups(const ScoreArguments& arguments
     if (lane >= step) inclusive += other;
   }
   const auto from = [](int x, int other) { return __shfl_sync(0xFFFFFFFF, x, other); };
-  const Share share = share_of_cta(from(inclusive, 31));
+  const int total = from(inclusive, 31);
+  const Share share = share_of_cta(total);
   const int number = __popc(__ballot_sync(0xFFFFFFFF, inclusive <= share.begin)) % 32;
   const Group group = {from(mine.request, number), from(mine.rows, number),  from(mine.own, number),
                        from(mine.count, number),   from(mine.token, number), from(mine.row, number),
                        from(mine.most, number)};
-  return {number, share.begin - from(inclusive - tiles, number), share.tiles, group, from(tiles, number)};
+  return {
+      number, share.begin - from(inclusive - tiles, number), share.tiles, total, group, from(tiles, number)};
 }
 
 /// All threads of the CTA call it. `room`: an int for each warp, and three more.
@@ -169,7 +172,7 @@ __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
     found[2] = share.tiles;
   }
   __syncthreads();
-  Run run = {found[0], found[1], found[2], {}, 0};
+  Run run = {found[0], found[1], found[2], total, {}, 0};
   if (run.tiles > 0) {
     run.group = group_of(arguments, run.number);
     run.group_tiles = tiles_of<Config>(arguments, run.group);
@@ -181,9 +184,9 @@ __device__ inline Run run_of_cta(const ScoreArguments& arguments, int* room) {
 template <class Config>
 __device__ __forceinline__ Run run_of_row(const ScoreArguments& arguments, const IndexRow& row) {
   const int of_request = row.request * arguments.call.tokens + row.own;
-  Run run = {arguments.call.ragged ? row.token + row.request : of_request, 0, 0, {}, 0};
+  Run run = {arguments.call.ragged ? row.token + row.request : of_request, 0, 0, 0, {}, 0};
   if (row.count > 0) run.group = group_of(arguments, run.number);
-  run.tiles = run.group_tiles = tiles_of<Config>(arguments, run.group);
+  run.tiles = run.all_tiles = run.group_tiles = tiles_of<Config>(arguments, run.group);
   return run;
 }
 /// The `rank`-th of `ctas` equal parts of a query token's tiles.

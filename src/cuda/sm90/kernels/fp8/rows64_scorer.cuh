@@ -144,13 +144,13 @@ class Scorer {
     fp8::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
     ptx::wgmma_commit();
     // Checked while these run.
-    const bool rounds = ptx::named_any(kScorerBarrier, 128, !low.exact || !high.exact);
+    const bool by_groups = ptx::named_any(kScorerBarrier, 128, !low.exact || !high.exact);
     std::uint32_t ratios[fp8_656::kGroups];  // of both tokens
 #pragma unroll
     for (int i = 0; i < fp8_656::kGroups; ++i) ratios[i] = sm90::pack<__half>(low.ratio(i), high.ratio(i));
     put_tokens(ratios);
-    if (rounds) [[unlikely]] {
-      score_rounded(token, row, q);
+    if (by_groups) {
+      score_by_groups(a, token, row, q);
     } else {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -245,33 +245,46 @@ class Scorer {
     }
   }
 
-  /// The latent's part of scores, if scales are no powers of two: values are rounded as by code in bf16,
-  /// since an lse would show fp16's rounding of a ratio. fp16 holds all of their 8 bits.
-  __device__ __forceinline__ void score_rounded(std::uint32_t token, std::uint32_t row, std::uint64_t q) {
-    ptx::wgmma_wait<0>();
-    fp8::Operands a;
+  /// The latent's part of scores, if scales are no powers of two. fp16 would round a ratio, which an lse
+  /// shows. So codes are multiplied as they are, and sums go from one group's ratio to the next one's in fp32.
+  __device__ __forceinline__ void score_by_groups(fp8::Operands (&a)[2], std::uint32_t token,
+                                                  std::uint32_t row, std::uint64_t q) {
+    float before[2] = {1, 1};  // RoPE's
+    widen(a[0], fp8::KeyBytes::at(row));
 #pragma unroll 1
-    for (int i = 0; i < 8; ++i) {
-      const int group = i / 2;
-      const float ratios[2] = {ratio_of(token, group, units_[0]),
-                               ratio_of(token + 8 * fp8_656::kTokenBytes, group, units_[1])};
-      widen(a, fp8::KeyBytes::at(row + i * 64));
-#pragma unroll
-      for (auto& k : a) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float2 two = sm90::unpack<__half>(k[j]);
-          const float ratio = ratios[j % 2];
-          // Not by unpack(): ptxas would treat its halves as 16-bit registers, and spill five words.
-          const std::uint32_t rounded = sm90::pack<__nv_bfloat16>(two.x * ratio, two.y * ratio);
-          k[j] = sm90::pack<__half>(__uint_as_float(rounded << 16), __uint_as_float(rounded & 0xFFFF0000));
-        }
-      }
-      ptx::wgmma_fence();
-      fp8::multiply<__half, kRows>(s_, a, q + i * kTileStep, true);
-      ptx::wgmma_commit();
-      ptx::wgmma_wait<0>();
+    for (int group = 0; group < fp8_656::kGroups; ++group) {
+      const float ratios[2] = {divisor_of(token, group, units_[0]),
+                               divisor_of(token + 8 * fp8_656::kTokenBytes, group, units_[1])};
+      rescale(__fdividef(before[0], ratios[0]), __fdividef(before[1], ratios[1]));
+      before[0] = ratios[0];
+      before[1] = ratios[1];
+      row += 64;
+      add_codes(a[0], q);
+      widen(a[1], fp8::KeyBytes::at(row));
+      add_codes(a[1], q + kTileStep);
+      q += 2 * kTileStep;
+      row += 64;
+      ptx::wgmma_wait<1>();
+      widen(a[0], fp8::KeyBytes::at(row));  // behind the last group, RoPE's bytes: not used
     }
+    rescale(before[0], before[1]);
+  }
+  __device__ __forceinline__ void add_codes(const fp8::Operands& a, std::uint64_t q) {
+    ptx::wgmma_fence();
+    fp8::multiply<__half, kRows>(s_, a, q, true);
+    ptx::wgmma_commit();
+  }
+  /// Sums so far, of both tokens, times factors.
+  __device__ __forceinline__ void rescale(float low, float high) {
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(s_);
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) s_[i] *= i % 4 < 2 ? low : high;
+  }
+  /// A group's ratio. One that is 0, or below what other groups' sums show, is taken as 2^-30.
+  __device__ __forceinline__ static float divisor_of(std::uint32_t token, int group, std::uint32_t unit) {
+    const float ratio = ratio_of(token, group, unit);
+    return fabsf(ratio) < 0x1p-30F ? 0x1p-30F : ratio;
   }
   __device__ __forceinline__ static float ratio_of(std::uint32_t token, int group, std::uint32_t unit) {
     return in_units(ptx::load_float(token + fp8_656::kScaleOffset + group * 4), unit);

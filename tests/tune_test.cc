@@ -53,11 +53,9 @@ cost::Table other(const cost::Table& start, double of_kernels, double of_constan
   cost::Table table = start;
   for (const Entry& entry : entries_of(start)) {
     const auto kernel = static_cast<std::size_t>(cost::kPlaces[entry.place].kernel);
-    const auto situation = static_cast<std::size_t>(cost::kPlaces[entry.place].situation);
+    const std::string situation = cost::name_of(cost::kPlaces[entry.place].situation);
     // By names, so that other rows of the table do not change what is drawn for this one.
-    const std::uint64_t constant =
-        100 * number_of(std::string(cost::kKernelNames[kernel]) + cost::kSituationNames[situation]) +
-        entry.field;
+    const std::uint64_t constant = 100 * number_of(cost::kKernelNames[kernel] + situation) + entry.field;
     const double factor = std::exp(of_kernels * runtime::random_normal(11, kernel) +
                                    of_constants * runtime::random_normal(12, constant));
     entry.in(table) = static_cast<std::int32_t>(std::lround(entry.in(start)*factor));
@@ -205,8 +203,8 @@ TEST(Tune, CutsFollowTimes) {
   const auto constant = [](const cost::Table& table, cost::Situation situation) {
     return table.constants[cost::place_of(cost::Kernel::kMla64Roles, situation)];
   };
-  const cost::Constants before = constant(start, cost::Situation::kRows64);
-  const cost::Constants after = constant(tuned.table, cost::Situation::kRows64);
+  const cost::Constants before = constant(start, cost::Tile::kRows64);
+  const cost::Constants after = constant(tuned.table, cost::Tile::kRows64);
   EXPECT_NEAR(after.per_block_memory, 1.5 * before.per_block_memory, 0.15 * before.per_block_memory);
   EXPECT_NEAR(static_cast<double>(after.per_split) / after.per_block_memory,
               static_cast<double>(before.per_split) / before.per_block_memory, 0.01);

@@ -100,7 +100,7 @@ std::int64_t time_of_edges(const DecodeKernel& kernel, const DecodeProblem& prob
   const auto& options = problem.options;
   if (kernel.backend() != Backend::kCuda || !(options.q_edge || options.out_edge)) return 0;
   const FusedEdges fused = kernel.fuses == nullptr ? FusedEdges{} : kernel.fuses(problem, g, {}, {});
-  const cost::Costs cost = cost::of(cost::Kernel::kLatent, cost::Situation::kEdgeLaunch);
+  const cost::Costs cost = cost::of(cost::Kernel::kLatent, cost::Cut::kEdgeLaunch);
   const std::int64_t rows = std::int64_t{problem.query.batch} * problem.query.tokens * problem.query.heads;
   const std::int64_t launch = cost.on(workers).per_call + cost.per_member_on(workers) * rows / kMemberRows;
   return launch * ((options.q_edge && !fused.query) + (options.out_edge && !fused.output));

@@ -13,39 +13,29 @@ namespace flashlatent::choose {
 
 namespace {
 
+using cost::Cut;
 using cost::Kernel;
-using cost::Situation;
+using cost::Source;
+using cost::Tile;
 
 using Shapes = std::array<DenseShape, 3>;
-constexpr Shapes kShapes = {{{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRows8)},
-                             {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRows16)},
-                             {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRows32)}}};
-constexpr Shapes kE4m3Shapes = {
-    {{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kE4m3Rows8)},
-     {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kE4m3Rows16)},
-     {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kE4m3Rows32)}}};
-constexpr Shapes kFp8_584Shapes = {
-    {{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kFp8_584Rows8)},
-     {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kFp8_584Rows16)},
-     {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kFp8_584Rows32)}}};
-constexpr Shapes kListedSharesShapes = {
-    {{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kListedSharesRows8)},
-     {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kListedSharesRows16)},
-     {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kListedSharesRows32)}}};
-constexpr Shapes kRecordsShapes = {
-    {{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRecordsRows8)},
-     {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRecordsRows16)},
-     {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRecordsRows32)}}};
-constexpr Shapes kRecordsSharesShapes = {
-    {{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRecordsSharesRows8)},
-     {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRecordsSharesRows16)},
-     {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRecordsSharesRows32)}}};
+consteval Shapes shapes_of(Source source, Cut cut = Cut::kLine) {
+  return {{{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, {source, cut, Tile::kRows8})},
+           {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, {source, cut, Tile::kRows16})},
+           {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, {source, cut, Tile::kRows32})}}};
+}
+constexpr Shapes kShapes = shapes_of(Source::kOwn);
+constexpr Shapes kE4m3Shapes = shapes_of(Source::kE4m3);
+constexpr Shapes kFp8_584Shapes = shapes_of(Source::kRopeRecords);
+constexpr Shapes kListedSharesShapes = shapes_of(Source::kOwn, Cut::kListedShares);
+constexpr Shapes kRecordsShapes = shapes_of(Source::kRecords);
+constexpr Shapes kRecordsSharesShapes = shapes_of(Source::kRecords, Cut::kShares);
 constexpr TeamShape kTeamShape = {
     .tile_rows = fp8::kTeamRows, .team = fp8::kTeamCtas, .costs = cost::of_teams(Kernel::kFp8Rows16Team8)};
 constexpr TeamShape kE4m3TeamShape = {
     .tile_rows = fp8::kTeamRows,
     .team = fp8::kTeamCtas,
-    .costs = cost::of_teams(Kernel::kFp8Rows16Team8, Situation::kE4m3Teams)};
+    .costs = cost::of_teams(Kernel::kFp8Rows16Team8, {Source::kE4m3, Cut::kTeams})};
 
 /// The smallest of these tiles for the problem's rows.
 const DenseShape& shape_of(const DecodeProblem& problem, const Shapes& shapes) {

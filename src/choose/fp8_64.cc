@@ -11,23 +11,24 @@ namespace flashlatent::choose {
 
 namespace {
 
+using cost::Cut;
 using cost::Kernel;
-using cost::Situation;
+using cost::Source;
+using cost::Tile;
 
 constexpr int kTileRows = fp8::kRows64;
-constexpr DenseShape kShape = {.tile_rows = kTileRows,
-                               .cost = cost::of(Kernel::kFp8Rows64, Situation::kRows64)};
+constexpr DenseShape kShape = {.tile_rows = kTileRows, .cost = cost::of(Kernel::kFp8Rows64, Tile::kRows64)};
 constexpr DenseShape kE4m3Shape = {.tile_rows = kTileRows,
-                                   .cost = cost::of(Kernel::kFp8Rows64, Situation::kE4m3Rows64)};
+                                   .cost = cost::of(Kernel::kFp8Rows64, {Source::kE4m3, Tile::kRows64})};
 constexpr DenseShape kFp8_584Shape = {.tile_rows = kTileRows,
-                                      .cost = cost::of(Kernel::kFp8Rows64, Situation::kFp8_584)};
-constexpr DenseShape kFp8_584ShapeOfTiles = {.tile_rows = kTileRows,
-                                             .cost = cost::of(Kernel::kFp8Rows64, Situation::kFp8_584Tiles)};
+                                      .cost = cost::of(Kernel::kFp8Rows64, Source::kRopeRecords)};
+constexpr DenseShape kFp8_584ShapeOfTiles = {
+    .tile_rows = kTileRows, .cost = cost::of(Kernel::kFp8Rows64, {Source::kRopeRecords, Tile::kTiles})};
 
 constexpr DenseShape kRecordsShape = {.tile_rows = kTileRows,
-                                      .cost = cost::of(Kernel::kFp8Rows64, Situation::kRecords)};
-constexpr DenseShape kRecordsSharesShape = {.tile_rows = kTileRows,
-                                            .cost = cost::of(Kernel::kFp8Rows64, Situation::kRecordsShares)};
+                                      .cost = cost::of(Kernel::kFp8Rows64, Source::kRecords)};
+constexpr DenseShape kRecordsSharesShape = {
+    .tile_rows = kTileRows, .cost = cost::of(Kernel::kFp8Rows64, {Source::kRecords, Cut::kShares})};
 
 /// Shares of items, or whole items by kTurns, if that is no slower than a line.
 schedule::Geometry records_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
@@ -49,9 +50,9 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   if (fp8::is_of_records(problem)) return records_geometry(problem, workers);
   schedule::Geometry g = dense_geometry(problem, workers, fp8::is_e4m3(problem) ? kE4m3Shape : kShape);
   if (problem.rows_per_kv_head() > kTileRows) {
-    cost::add(g.cost, cost::of(Kernel::kFp8Rows64, Situation::kMoreTiles).on(workers));
+    cost::add(g.cost, cost::of(Kernel::kFp8Rows64, Cut::kMoreTiles).on(workers));
   } else if (g.requests <= kFp8Rows64Limits.few_requests) {
-    cost::add(g.cost, cost::of(Kernel::kFp8Rows64, Situation::kFewRequests).on(workers));
+    cost::add(g.cost, cost::of(Kernel::kFp8Rows64, Cut::kFewRequests).on(workers));
   }
   return g;
 }

@@ -23,8 +23,8 @@ using gqa_128::kSharedTileRows;
 using gqa_128::row_tiles_of;
 using gqa_128::tile_rows_of;
 
-constexpr cost::Costs kCost = cost::of(cost::Kernel::kGqa128, cost::Situation::kRows64);
-constexpr cost::Costs kE4m3Cost = cost::of(cost::Kernel::kGqa128, cost::Situation::kE4m3Dim64);
+constexpr cost::Costs kCost = cost::of(cost::Kernel::kGqa128, cost::Tile::kRows64);
+constexpr cost::Costs kE4m3Cost = cost::of(cost::Kernel::kGqa128, {cost::Source::kE4m3, cost::Tile::kDim64});
 
 /// The kernel walks tiles by itself and splits nothing: the plan has one part. The geometry is for the
 /// estimate, which counts whole waves of tiles.
@@ -47,7 +47,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
 schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
                           const schedule::Workers& workers) {
   if (row_tiles_of(problem) > 1) return cost::as_cut(g);
-  constexpr cost::Costs kTimes = cost::of(cost::Kernel::kGqa128, cost::Situation::kTimes);
+  constexpr cost::Costs kTimes = cost::of(cost::Kernel::kGqa128, cost::Cut::kTimes);
   const double tiles = static_cast<double>(g.requests) * g.lanes, at_once = std::max<int>(workers, 1);
   const double waves = std::ceil(tiles / at_once), last = tiles - (waves - 1) * at_once;
   const int dim = key_of(problem)->dim;

@@ -15,8 +15,12 @@ namespace flashlatent::choose {
 
 namespace {
 
+using cost::Cut;
+using cost::Source;
+using cost::Tile;
 using gqa_128::kSegmentTileRows;
 
+constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
 constexpr int kRowsAtOnce = 8;  // rows of a tile that a CTA of the combine step merges at once
 
 /// Row tiles of a KV head, as few as possible.
@@ -34,11 +38,9 @@ int tile_rows_of(const DecodeProblem& problem) {
 /// The time in which the loading warpgroup converts a block of e4m3 keys and values; 0 for other caches.
 std::int32_t time_to_convert(const DecodeProblem& problem, int block_tokens,
                              const schedule::Workers& workers) {
-  using enum cost::Situation;
-  constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
   if (problem.cache.format != KvFormat::kE4m3) return 0;
-  const cost::Costs costs =
-      problem.cache.qk_dim <= 64 ? cost::of(kKernel, kE4m3Dim64) : cost::of(kKernel, kE4m3Dim128);
+  const cost::Costs costs = problem.cache.qk_dim <= 64 ? cost::of(kKernel, {Source::kE4m3, Tile::kDim64})
+                                                       : cost::of(kKernel, {Source::kE4m3, Tile::kDim128});
   return costs.on(workers).per_block * block_tokens / 64;
 }
 
@@ -48,11 +50,9 @@ double block_bytes(const DecodeProblem& problem, int block_tokens) {
 
 /// The least time of a block of `block_tokens` tokens, however fast memory is.
 std::int32_t least_of_block(int dim, int block_tokens, const schedule::Workers& workers) {
-  using enum cost::Situation;
-  constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
-  const cost::Costs costs = dim <= 64    ? cost::of(kKernel, kDim64)
-                            : dim <= 128 ? cost::of(kKernel, kDim128)
-                                         : cost::of(kKernel, kDim256);
+  const cost::Costs costs = dim <= 64    ? cost::of(kKernel, Tile::kDim64)
+                            : dim <= 128 ? cost::of(kKernel, Tile::kDim128)
+                                         : cost::of(kKernel, Tile::kDim256);
   return costs.on(workers).per_block * block_tokens / 64;
 }
 
@@ -61,14 +61,12 @@ std::int32_t least_of_block(int dim, int block_tokens, const schedule::Workers& 
 /// longer in proportion to such blocks.
 schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens,
                              const schedule::Workers& workers) {
-  using enum cost::Situation;
-  constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
   schedule::CostModel costs =
-      cost::by_memory(cost::of(kKernel, kByMemory), block_bytes(problem, block_tokens), workers);
+      cost::by_memory(cost::of(kKernel, Cut::kByMemory), block_bytes(problem, block_tokens), workers);
   costs.per_block = std::max({costs.per_block, least_of_block(problem.cache.qk_dim, block_tokens, workers),
                               time_to_convert(problem, block_tokens, workers)});
   if (row_tiles_of(problem) == 1) return costs;
-  const schedule::CostModel of_tiles = cost::of(kKernel, kTiles).on(workers);
+  const schedule::CostModel of_tiles = cost::of(kKernel, Tile::kTiles).on(workers);
   const double reach = std::max(cuda::reach_of(problem), 1);
   const double unseen = problem.options.causal ? std::min(problem.query.tokens / reach, 1.0) : 0;
   const double products = of_tiles.per_block * (problem.cache.qk_dim / 128.0) * (block_tokens / 64.0);
@@ -87,14 +85,12 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);
   g.cost = costs_of(problem, g.block_tokens, workers);
   schedule::set_workers(g, row_tiles_of(problem) * problem.cache.heads, workers);
-  constexpr cost::Costs kShares = cost::of(cost::Kernel::kGqa128Split, cost::Situation::kShares);
+  constexpr cost::Costs kShares = cost::of(kKernel, Cut::kShares);
   return schedule::with_shares_merged_in(g, kShares.on(workers).per_merge);
 }
 
 schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
                           const schedule::Workers& workers) {
-  using enum cost::Situation;
-  constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
   if (row_tiles_of(problem) > 1) return cost::as_cut(g);
   const int dim = problem.cache.qk_dim;
   const double bytes = block_bytes(problem, g.block_tokens);
@@ -102,11 +98,11 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
   const auto least_of_64 = [&](const cost::Costs& costs) {
     return costs.on(workers).per_block * (g.block_tokens / 64.0);
   };
-  const double least = dim <= 64    ? least_of_64(cost::of(kKernel, kTimesDim64))
+  const double least = dim <= 64    ? least_of_64(cost::of(kKernel, {Cut::kTimes, Tile::kDim64}))
                        : dim <= 128 ? 0
-                                    : least_of_64(cost::of(kKernel, kDim256));
-  cost::ItemTimes times = cost::ItemTimes::of(cost::of(kKernel, kTimes), workers);
-  times.lone_share = cost::of(kKernel, kTimes).lone_share_on(workers);
+                                    : least_of_64(cost::of(kKernel, Tile::kDim256));
+  cost::ItemTimes times = cost::ItemTimes::of(cost::of(kKernel, Cut::kTimes), workers);
+  times.lone_share = cost::of(kKernel, Cut::kTimes).lone_share_on(workers);
   times.block = std::max(bytes / (cost::kRates.share / 10.0) * workers.memory, least);
   times.block_alone = times.block_near =
       std::max(bytes / (cost::kRates.most / 10.0) * workers.clock, cost::kLeastAlone * least);

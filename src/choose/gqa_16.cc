@@ -16,13 +16,17 @@ namespace flashlatent::choose {
 
 namespace {
 
-constexpr Gqa16Limits kLimits = kGqa16Limits;
+using cost::Cut;
+using cost::Tile;
 
-constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kGqa16, cost::Situation::kByMemory);
-constexpr cost::Costs kRows16 = cost::of(cost::Kernel::kGqa16, cost::Situation::kRows16);
-constexpr cost::Costs kShares = cost::of(cost::Kernel::kGqa16, cost::Situation::kShares);
-constexpr cost::Costs kQueryTokens = cost::of(cost::Kernel::kGqa16, cost::Situation::kQueryTokens);
-constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kGqa16, cost::Situation::kFewRequests);
+constexpr Gqa16Limits kLimits = kGqa16Limits;
+constexpr cost::Kernel kKernel = cost::Kernel::kGqa16;
+
+constexpr cost::Costs kByMemory = cost::of(kKernel, Cut::kByMemory);
+constexpr cost::Costs kRows16 = cost::of(kKernel, Tile::kRows16);
+constexpr cost::Costs kShares = cost::of(kKernel, Cut::kShares);
+constexpr cost::Costs kQueryTokens = cost::of(kKernel, Cut::kQueryTokens);
+constexpr cost::Costs kFewRequests = cost::of(kKernel, Cut::kFewRequests);
 
 /// For several query tokens.
 void add_query_tokens(schedule::CostModel& costs, const schedule::Workers& workers) {
@@ -150,33 +154,35 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
 
 schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
                           const schedule::Workers& workers) {
-  using enum cost::Situation;
-  constexpr cost::Kernel kKernel = cost::Kernel::kGqa16;
   if (problem.rows_per_kv_head() > kLimits.most_rows_of_times) return cost::as_cut(g);
   const gqa_16::InstanceKey& key = *gqa_16::key_of(problem);
   const bool many_rows = problem.rows_per_kv_head() > 8;
   const auto costs = [&] {
     if (problem.query.tokens > 1) {
-      if (key.dim > 128 && problem.rows_per_kv_head() > 4) return cost::of(kKernel, kTimesQueryTokensDim256);
-      return many_rows ? cost::of(kKernel, kTimesQueryTokens16) : cost::of(kKernel, kTimesQueryTokens8);
+      if (key.dim > 128 && problem.rows_per_kv_head() > 4)
+        return cost::of(kKernel, {Cut::kTimesQueryTokens, Tile::kDim256});
+      return many_rows ? cost::of(kKernel, {Cut::kTimesQueryTokens, Tile::kRows16})
+                       : cost::of(kKernel, {Cut::kTimesQueryTokens, Tile::kRows8});
     }
-    return many_rows ? cost::of(kKernel, kTimesRows16) : cost::of(kKernel, kTimesRows8);
+    return many_rows ? cost::of(kKernel, {Cut::kTimes, Tile::kRows16})
+                     : cost::of(kKernel, {Cut::kTimes, Tile::kRows8});
   };
   const int tiles = gqa_16::tokens_a_cta(key) / g.block_tokens;
   const double bytes = 2.0 * g.block_tokens * tiles * problem.cache.qk_dim * gqa_16::element_bytes(problem);
   cost::ItemTimes times = cost::ItemTimes::of(costs(), workers);
   const double segment = times.whole_call + times.segment;
-  const std::int32_t least =
-      (key.dim <= 64 ? cost::of(kKernel, kDim64) : cost::of(kKernel, kDim128)).on(workers).per_block_alone;
+  const cost::Costs of_dim =
+      key.dim <= 64 ? cost::of(kKernel, Tile::kDim64) : cost::of(kKernel, Tile::kDim128);
+  const std::int32_t least = of_dim.on(workers).per_block_alone;
   times.block_alone = times.block_near =
       std::max<double>(bytes / (cost::kRates.most / 10.0) * workers.clock, least);
   if (g.team > 1) {
     const int blocks = (schedule::max_blocks(g) + g.team - 1) / g.team;
-    const double call = segment + cost::of(kKernel, kTeams).on(workers).per_call;
+    const double call = segment + cost::of(kKernel, Cut::kTeams).on(workers).per_call;
     return cost::with({}, call + blocks * times.block_alone);
   }
-  times.lone_share = segment + cost::of(kKernel, kTimes).lone_share_on(workers);
-  times.merge = cost::of(kKernel, kTimes).on(workers).per_merge;
+  times.lone_share = segment + cost::of(kKernel, Cut::kTimes).lone_share_on(workers);
+  times.merge = cost::of(kKernel, Cut::kTimes).on(workers).per_merge;
   times.block = block_time(bytes, row_tiles_of(problem, g), tiles, workers);
   return cost::of_line(g, times, cost::Items::kFaster, g.parts);
 }

@@ -13,7 +13,7 @@ namespace flashlatent::choose {
 namespace {
 
 constexpr int kBlockTokens = 64;
-constexpr cost::Costs kUnplanned = cost::of(cost::Kernel::kLatent, cost::Situation::kUnplanned);
+constexpr cost::Costs kUnplanned = cost::of(cost::Kernel::kLatent, cost::Cut::kUnplanned);
 
 /// Sets the items of a problem by lists. If a request's query tokens differ only by the causal mask, they
 /// share row tiles: an item is then a request, and its second list is empty.
@@ -77,7 +77,7 @@ std::optional<schedule::Geometry> shares_of_items(const DecodeProblem& problem, 
   if (is_alike(problem) || g.requests == 1 || has_up_to(limits.few_blocks)) return even;
   const bool tiles = cuda::rows_of_item(problem) > g.tile_rows;
   if (!has_up_to(tiles ? limits.most_blocks_of_tiles : limits.most_blocks)) return std::nullopt;
-  cost::add(g.cost, cost::of(cost::Kernel::kLatent, cost::Situation::kReadsPlan).on(workers));
+  cost::add(g.cost, cost::of(cost::Kernel::kLatent, cost::Cut::kReadsPlan).on(workers));
   return schedule::items_by_length(g);
 }
 

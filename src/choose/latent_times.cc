@@ -10,7 +10,7 @@ schedule::CallTimes dense_times(const schedule::Geometry& g, const schedule::Wor
   times.cut_call = g.cost.per_call;
   times.rounding = times.block;
   times.lone_share = costs.lone_share_on(workers);
-  constexpr cost::Costs kOfShares = cost::of(cost::Kernel::kLatent, cost::Situation::kTimes);
+  constexpr cost::Costs kOfShares = cost::of(cost::Kernel::kLatent, cost::Cut::kTimes);
   times.merge_of_share = kOfShares.on(workers).per_merge;
   const bool by_shape =
       g.partition == schedule::Partition::kWhole || g.partition == schedule::Partition::kTurns;

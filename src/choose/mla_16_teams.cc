@@ -11,15 +11,14 @@ namespace flashlatent::choose {
 
 namespace {
 
+using cost::Cut;
 using cost::Kernel;
-using cost::Situation;
 
 constexpr cost::TeamCosts kCosts4 = cost::of_teams(Kernel::kMla16Team4);
 constexpr cost::TeamCosts kCosts8 = cost::of_teams(Kernel::kMla16Team8);
 constexpr cost::TeamCosts kCosts16 = cost::of_teams(Kernel::kMla16Team16);
-constexpr cost::TeamCosts kCosts16OfFewBlocks =
-    cost::of_teams(Kernel::kMla16Team16, Situation::kTeamsOfFewBlocks);
-constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla16, Situation::kQueryTokens);
+constexpr cost::TeamCosts kCosts16OfFewBlocks = cost::of_teams(Kernel::kMla16Team16, Cut::kTeamsOfFewBlocks);
+constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla16, Cut::kQueryTokens);
 
 template <int kTeam>
 TeamShape shape_of(const DecodeProblem& problem) {

@@ -11,15 +11,18 @@ namespace flashlatent::choose {
 
 namespace {
 
+using cost::Cut;
 using cost::Kernel;
-using cost::Situation;
+using cost::Source;
+using cost::Tile;
 
-constexpr cost::Costs kCost8 = cost::of(Kernel::kMla16Transposed, Situation::kRows8);
-constexpr cost::Costs kCostFp8 = cost::of(Kernel::kMla16Transposed, Situation::kFp8);
-constexpr cost::Costs kCostFp8_584 = cost::of(Kernel::kMla16Transposed, Situation::kFp8_584);
-constexpr cost::Costs kCostOfRecords = cost::of(Kernel::kMla16Transposed, Situation::kRecords);
-constexpr cost::Costs kCostOfRecordsShares = cost::of(Kernel::kMla16Transposed, Situation::kRecordsShares);
-constexpr cost::Costs kCostOfShares = cost::of(Kernel::kMla16Transposed, Situation::kListedShares);
+constexpr cost::Costs kCost8 = cost::of(Kernel::kMla16Transposed, Tile::kRows8);
+constexpr cost::Costs kCostFp8 = cost::of(Kernel::kMla16Transposed, Source::kFp8);
+constexpr cost::Costs kCostFp8_584 = cost::of(Kernel::kMla16Transposed, Source::kRopeRecords);
+constexpr cost::Costs kCostOfRecords = cost::of(Kernel::kMla16Transposed, Source::kRecords);
+constexpr cost::Costs kCostOfRecordsShares =
+    cost::of(Kernel::kMla16Transposed, {Source::kRecords, Cut::kShares});
+constexpr cost::Costs kCostOfShares = cost::of(Kernel::kMla16Transposed, Cut::kListedShares);
 
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const auto cost = [&] {
@@ -40,13 +43,13 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
 
 schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
                           const schedule::Workers& workers) {
-  constexpr cost::Costs kTimes = cost::of(Kernel::kMla16Transposed, Situation::kTimes);
-  constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla16Transposed, Situation::kQueryTokens);
+  constexpr cost::Costs kTimes = cost::of(Kernel::kMla16Transposed, Cut::kTimes);
+  constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla16Transposed, Cut::kQueryTokens);
   return with_query_tokens(dense_times(g, workers, kTimes), problem, kQueryTokens, workers);
 }
 
 schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
-  constexpr cost::Costs kOfTurns = cost::of(Kernel::kMla16Transposed, Situation::kFp8_584Turns);
+  constexpr cost::Costs kOfTurns = cost::of(Kernel::kMla16Transposed, {Source::kRopeRecords, Cut::kTurns});
   return turns_geometry(problem, workers, {.tile_rows = mla_16_transposed::kTileRows, .cost = kOfTurns});
 }
 

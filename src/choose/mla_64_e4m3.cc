@@ -11,22 +11,23 @@ namespace flashlatent::choose {
 
 namespace {
 
+using cost::Cut;
 using cost::Kernel;
-using cost::Situation;
+using cost::Tile;
 
 struct Shape {
   DenseShape line;
   cost::Costs shares;  // for CTAs with one share of one request each
 };
 constexpr Shape kShape16 = {
-    {.tile_rows = mla_64_e4m3::kFewRows, .cost = cost::of(Kernel::kMla64E4m3, Situation::kRows16)},
-    cost::of(Kernel::kMla64E4m3, Situation::kSharesOfFewRows)};
+    {.tile_rows = mla_64_e4m3::kFewRows, .cost = cost::of(Kernel::kMla64E4m3, Tile::kRows16)},
+    cost::of(Kernel::kMla64E4m3, {Cut::kShares, Tile::kRows16})};
 constexpr Shape kShape64 = {
-    {.tile_rows = mla_64_e4m3::kTileRows, .cost = cost::of(Kernel::kMla64E4m3, Situation::kRows64)},
-    cost::of(Kernel::kMla64E4m3, Situation::kShares)};
+    {.tile_rows = mla_64_e4m3::kTileRows, .cost = cost::of(Kernel::kMla64E4m3, Tile::kRows64)},
+    cost::of(Kernel::kMla64E4m3, Cut::kShares)};
 constexpr Shape kShapeOfTiles = {
-    {.tile_rows = mla_64_e4m3::kTileRows, .cost = cost::of(Kernel::kMla64E4m3, Situation::kTiles)},
-    cost::of(Kernel::kMla64E4m3, Situation::kSharesOfTiles)};
+    {.tile_rows = mla_64_e4m3::kTileRows, .cost = cost::of(Kernel::kMla64E4m3, Tile::kTiles)},
+    cost::of(Kernel::kMla64E4m3, {Cut::kShares, Tile::kTiles})};
 
 /// Shares of one request each, so that a CTA has one segment, with a combine step. Not where CTAs never
 /// split: then a workspace for larger batches may have no room for partial results.

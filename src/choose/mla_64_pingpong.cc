@@ -16,35 +16,36 @@ namespace flashlatent::choose {
 
 namespace {
 
+using cost::Cut;
 using cost::Kernel;
-using cost::Situation;
+using cost::Source;
+using cost::Tile;
 
 constexpr DenseShape kShape = {.tile_rows = mla_64_pingpong::kTileRows,
-                               .cost = cost::of(Kernel::kMla64Pingpong, Situation::kRows64)};
+                               .cost = cost::of(Kernel::kMla64Pingpong, Tile::kRows64)};
 constexpr DenseShape kShapeOfTiles = {.tile_rows = mla_64_pingpong::kTileRows,
-                                      .cost = cost::of(Kernel::kMla64Pingpong, Situation::kTiles)};
+                                      .cost = cost::of(Kernel::kMla64Pingpong, Tile::kTiles)};
 constexpr DenseShape kShapeFp8_584 = {.tile_rows = mla_64_pingpong::kTileRows,
-                                      .cost = cost::of(Kernel::kMla64Pingpong, Situation::kFp8_584)};
+                                      .cost = cost::of(Kernel::kMla64Pingpong, Source::kRopeRecords)};
 constexpr DenseShape kShapeFp8_584OfTiles = {
     .tile_rows = mla_64_pingpong::kTileRows,
-    .cost = cost::of(Kernel::kMla64Pingpong, Situation::kFp8_584Tiles)};
+    .cost = cost::of(Kernel::kMla64Pingpong, {Source::kRopeRecords, Tile::kTiles})};
 constexpr DenseShape kShapeOfRecords = {.tile_rows = mla_64_pingpong::kTileRows,
-                                        .cost = cost::of(Kernel::kMla64Pingpong, Situation::kRecords)};
+                                        .cost = cost::of(Kernel::kMla64Pingpong, Source::kRecords)};
 constexpr DenseShape kShapeOfRecordsShares = {
     .tile_rows = mla_64_pingpong::kTileRows,
-    .cost = cost::of(Kernel::kMla64Pingpong, Situation::kRecordsShares)};
-constexpr DenseShape kShapeOfListedShares = {
-    .tile_rows = mla_64_pingpong::kTileRows,
-    .cost = cost::of(Kernel::kMla64Pingpong, Situation::kListedShares)};
+    .cost = cost::of(Kernel::kMla64Pingpong, {Source::kRecords, Cut::kShares})};
+constexpr DenseShape kShapeOfListedShares = {.tile_rows = mla_64_pingpong::kTileRows,
+                                             .cost = cost::of(Kernel::kMla64Pingpong, Cut::kListedShares)};
 constexpr DenseShape kShapeOfListedSharesOfTiles = {
     .tile_rows = mla_64_pingpong::kTileRows,
-    .cost = cost::of(Kernel::kMla64Pingpong, Situation::kListedSharesOfTiles)};
+    .cost = cost::of(Kernel::kMla64Pingpong, {Cut::kListedShares, Tile::kTiles})};
 constexpr DenseShape kShapeFp8 = {.tile_rows = mla_64_pingpong::kTileRows,
-                                  .cost = cost::of(Kernel::kMla64Pingpong, Situation::kFp8)};
-constexpr cost::Costs kTeamCost = cost::of(Kernel::kMla64Pingpong, Situation::kTeams);
-constexpr cost::Costs kTeamCostOfTwoTiles = cost::of(Kernel::kMla64Pingpong, Situation::kTeamsOfTiles);
-constexpr cost::Costs kEvenCost = cost::of(Kernel::kMla64Pingpong, Situation::kShares);
-constexpr cost::Costs kEvenCostOfTwoTiles = cost::of(Kernel::kMla64Pingpong, Situation::kSharesOfTiles);
+                                  .cost = cost::of(Kernel::kMla64Pingpong, Source::kFp8)};
+constexpr cost::Costs kTeamCost = cost::of(Kernel::kMla64Pingpong, Cut::kTeams);
+constexpr cost::Costs kTeamCostOfTwoTiles = cost::of(Kernel::kMla64Pingpong, {Cut::kTeams, Tile::kTiles});
+constexpr cost::Costs kEvenCost = cost::of(Kernel::kMla64Pingpong, Cut::kShares);
+constexpr cost::Costs kEvenCostOfTwoTiles = cost::of(Kernel::kMla64Pingpong, {Cut::kShares, Tile::kTiles});
 
 bool fits_one_tile(const DecodeProblem& problem) {
   return problem.rows_per_kv_head() <= mla_64_pingpong::kTileRows;
@@ -86,10 +87,10 @@ std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem,
       split_geometry(problem, workers, {.tile_rows = mla_64_pingpong::kTileRows, .cost = {}});
   split.cost = (fits_one_tile(problem) ? kEvenCost : kEvenCostOfTwoTiles).on(workers);
   if (problem.cache.dtype == Dtype::kF16) {
-    cost::add(split.cost, cost::of(Kernel::kLatent, Situation::kPartials32).on(workers));
+    cost::add(split.cost, cost::of(Kernel::kLatent, Cut::kPartials32).on(workers));
   }
   if (problem.rows_per_kv_head() <= kMla64PingpongLimits.few_rows) {
-    cost::add(split.cost, cost::of(Kernel::kMla64Pingpong, Situation::kFewRows).on(workers));
+    cost::add(split.cost, cost::of(Kernel::kMla64Pingpong, Cut::kFewRows).on(workers));
   }
   return shares_of_items(problem, split, workers);
 }
@@ -115,16 +116,16 @@ bool has_few_known_blocks(const DecodeProblem& problem, const schedule::Geometry
 
 schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry& g,
                           const schedule::Workers& workers) {
-  constexpr cost::Costs kTimes = cost::of(Kernel::kMla64Pingpong, Situation::kTimes);
-  constexpr cost::Costs kTimesOfTiles = cost::of(Kernel::kMla64Pingpong, Situation::kTimesOfTiles);
-  constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla64Pingpong, Situation::kQueryTokens);
-  constexpr cost::Costs kTeamQueryTokens = cost::of(Kernel::kMla64Pingpong, Situation::kTeamQueryTokens);
+  constexpr cost::Costs kTimes = cost::of(Kernel::kMla64Pingpong, Cut::kTimes);
+  constexpr cost::Costs kTimesOfTiles = cost::of(Kernel::kMla64Pingpong, {Cut::kTimes, Tile::kTiles});
+  constexpr cost::Costs kQueryTokens = cost::of(Kernel::kMla64Pingpong, Cut::kQueryTokens);
+  constexpr cost::Costs kTeamQueryTokens = cost::of(Kernel::kMla64Pingpong, Cut::kTeamQueryTokens);
   const bool one_tile = fits_one_tile(problem);
   if (g.team > 1) return with_query_tokens(cost::of_shares(g), problem, kTeamQueryTokens, workers);
   schedule::CallTimes times = schedule::combines_shares(g.partition)
                                   ? share_times(g, workers, one_tile ? kEvenCost : kEvenCostOfTwoTiles)
                                   : dense_times(g, workers, one_tile ? kTimes : kTimesOfTiles);
-  constexpr cost::Costs kKnown = cost::of(Kernel::kMla64Pingpong, Situation::kUnplanned);
+  constexpr cost::Costs kKnown = cost::of(Kernel::kMla64Pingpong, Cut::kUnplanned);
   if (has_few_known_blocks(problem, g)) times = cost::with(times, kKnown.on(workers).per_call);
   return with_query_tokens(times, problem, kQueryTokens, workers);
 }
@@ -160,7 +161,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   if (problem.cache.format == KvFormat::kE4m3) return dense_geometry(problem, workers, kShapeFp8);
   schedule::Geometry best = dense_geometry(problem, workers, fits_one_tile(problem) ? kShape : kShapeOfTiles);
   if (schedule::cuts_line(best.partition) && best.requests == 1 && best.lanes == 2) {
-    cost::add(best.cost, cost::of(Kernel::kMla64Pingpong, Situation::kLoneRequest).on(workers));
+    cost::add(best.cost, cost::of(Kernel::kMla64Pingpong, Cut::kLoneRequest).on(workers));
   }
   const std::optional<schedule::Geometry> shares = even_geometry(problem, workers, best);
   best = in_turn_if_expected_faster(problem, best, workers);
@@ -178,18 +179,18 @@ schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& 
     switch (cuda::loading_of(problem)) {
       case cuda::Loading::kFp8:
       case cuda::Loading::kListedFp8:
-        return cost::of(Kernel::kMla64Pingpong, Situation::kTurnsFp8);
+        return cost::of(Kernel::kMla64Pingpong, {Source::kFp8, Cut::kTurns});
       case cuda::Loading::kRopeRecords:
       case cuda::Loading::kRecords:
-        return one_tile ? cost::of(Kernel::kMla64Pingpong, Situation::kFp8_584Turns)
-                        : cost::of(Kernel::kMla64Pingpong, Situation::kFp8_584TurnsOfTiles);
+        return one_tile ? cost::of(Kernel::kMla64Pingpong, {Source::kRopeRecords, Cut::kTurns})
+                        : cost::of(Kernel::kMla64Pingpong, {Source::kRopeRecords, Cut::kTurns, Tile::kTiles});
       case cuda::Loading::kBoxes:
       case cuda::Loading::kTokens:
       case cuda::Loading::kListedTokens:
         break;
     }
-    return one_tile ? cost::of(Kernel::kMla64Pingpong, Situation::kTurns)
-                    : cost::of(Kernel::kMla64Pingpong, Situation::kTurnsOfTiles);
+    return one_tile ? cost::of(Kernel::kMla64Pingpong, Cut::kTurns)
+                    : cost::of(Kernel::kMla64Pingpong, {Cut::kTurns, Tile::kTiles});
   };
   return turns_geometry(problem, workers, {.tile_rows = mla_64_pingpong::kTileRows, .cost = cost()});
 }

@@ -17,7 +17,6 @@ namespace flashlatent::choose {
 namespace {
 
 using cost::Kernel;
-using cost::Situation;
 using mla_64_pingpong::kMostTeam;
 using mla_64_pingpong::kMostTeamBlocks;
 using mla_64_pingpong::kTileRows;
@@ -26,7 +25,7 @@ static_assert(kMostTeam == AnyTeamLimits::kMostTeam);
 
 /// per_merge: what the exchange of kTileRows rows takes. per_call: for calls with more CTAs than half of the
 /// multiprocessors.
-constexpr cost::Costs kCost = cost::of(Kernel::kMla64Team, Situation::kTeams);
+constexpr cost::Costs kCost = cost::of(Kernel::kMla64Team, cost::Cut::kTeams);
 /// Query rows of a tile: with fewer there are more tiles, whose CTAs send less.
 constexpr int kRowsOfTiles[] = {kTileRows, kTileRows / 2, kTileRows / 4};
 /// How a call is cut: query rows of a tile, and CTAs of a team. `resident`: no team waits for another to end.

@@ -104,7 +104,7 @@ schedule::CostModel of_waves(const Costs& of_h200, const schedule::Geometry& g, 
 PrefixCosts of_prefixes(double head_elements, int tile_rows, int dim, int block_tokens,
                         const schedule::Workers& workers) {
   constexpr Kernel kKernel = Kernel::kGqa128;
-  constexpr Situation kShared = Situation::kSharedPrefix;
+  constexpr Situation kShared = Cut::kSharedPrefix;
   const auto picoseconds = [](double value, float factor) {
     return std::max(1, static_cast<std::int32_t>(value * factor));
   };

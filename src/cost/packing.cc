@@ -11,10 +11,9 @@ namespace {
 
 /// Nanoseconds that a call saves for each partial result that a packed plan avoids.
 std::int32_t spared_partial(const schedule::Geometry& g) {
-  using enum Situation;
-  if (g.tile_rows <= 16) return constants(Kernel::kPlan, kRows16).per_merge;
-  if (g.lanes == 1) return constants(Kernel::kPlan, kRows64).per_merge;
-  return constants(Kernel::kPlan, kTiles).per_merge;
+  if (g.tile_rows <= 16) return constants(Kernel::kPlan, Tile::kRows16).per_merge;
+  if (g.lanes == 1) return constants(Kernel::kPlan, Tile::kRows64).per_merge;
+  return constants(Kernel::kPlan, Tile::kTiles).per_merge;
 }
 
 /// Equal cuts leave two partial results a part. Packing avoids 0.84 partial results a request, since more
@@ -27,11 +26,10 @@ std::int64_t spared_partials(const schedule::Geometry& g) {
 
 std::int64_t packing_time(const schedule::Geometry& g, const schedule::Workers& workers) {
   if (!schedule::shapes_may_pack(g)) return 0;
-  using enum Situation;
   // Warps pack the stretches side by side, and the requests of a stretch one after another.
   const std::int64_t takes = g.requests / schedule::stretches_of(g).count;
-  const std::int64_t time =
-      constants(Kernel::kPlan, kPacking).per_call + takes * constants(Kernel::kPlan, kPacking).per_member;
+  constexpr Constants kPacking = constants(Kernel::kPlan, Cut::kPacking);
+  const std::int64_t time = kPacking.per_call + takes * kPacking.per_member;
   return scaled(static_cast<std::int32_t>(time), workers.clock);
 }
 

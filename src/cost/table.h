@@ -41,52 +41,27 @@ inline constexpr const char* kKernelNames[] = {
     "mla_16_team4", "mla_16_team8", "mla_16_team16",   "gqa_16",       "gqa_128_split",     "plan",
     "gqa_128",      "fp8_64",       "mla_64_pingpong", "mla_64_roles", "mla_64_team"};
 
-/// The kind of call that a row is about.
-enum class Situation : std::uint8_t {
-  kRows8,  ///< One row tile of at most 8 query rows; likewise 16, 32 and 64.
-  kRows16,
-  kRows32,
-  kRows64,
-  kRows64ByTokens,  ///< As kRows64, with tokens copied one by one and not in boxes.
-  kTiles,           ///< Several row tiles side by side; all but one find a block in L2.
-  kFp8,             ///< An fp8_656 cache.
-  kE4m3Rows8,       ///< As kRows8 from an e4m3 latent cache, by a kernel that also takes other caches.
-  kE4m3Rows16,
-  kE4m3Rows32,
-  kE4m3Rows64,
-  kFp8_584Rows8,  ///< As kRows8 from an fp8_584 cache, by a kernel that also takes other caches.
-  kFp8_584Rows16,
-  kFp8_584Rows32,
-  kE4m3Teams,            ///< kTeams from an e4m3 latent cache.
-  kFp8_584,              ///< An fp8_584 cache, or two caches in one softmax.
-  kFp8_584Tiles,         ///< As kFp8_584, with several row tiles.
-  kListedShares,         ///< Two lists of tokens; each CTA has a share of one item of one row tile.
-  kListedSharesOfTiles,  ///< The same with several row tiles.
-  kListedSharesRows8,    ///< kListedShares by tiles of at most 8 query rows; likewise 16 and 32.
-  kListedSharesRows16,
-  kListedSharesRows32,
-  kRecords,        ///< mxfp8_528, nvfp4_288 or fp8_528, or two of them in one softmax.
-  kRecordsShares,  ///< kListedShares of these.
-  kRecordsRows8,   ///< As kFp8_584Rows8 from mxfp8_528 and nvfp4_288; likewise 16 and 32, and shares.
-  kRecordsRows16,
-  kRecordsRows32,
-  kRecordsSharesRows8,
-  kRecordsSharesRows16,
-  kRecordsSharesRows32,
-  kTeams,                ///< A team of CTAs shares a segment's blocks.
-  kTeamsOfTiles,         ///< The same with several row tiles.
-  kTeamsOfFewBlocks,     ///< The same where a CTA has at most four blocks.
-  kShares,               ///< Each CTA has a share of one request (kEvenShares, kSharesByLength).
-  kSharesOfTiles,        ///< The same with several row tiles.
-  kSharesOfFewRows,      ///< The same with one row tile of at most 16 query rows.
-  kByMemory,             ///< A block takes as long as its bytes, so per_block is no constant.
-  kSharedPrefix,         ///< Groups of requests attend to a common prefix.
-  kTurns,                ///< Sparse prefill by Partition::kTurns, one row tile a query token.
-  kTurnsOfTiles,         ///< The same, several row tiles side by side.
-  kTurnsFp8,             ///< The same from an fp8_656 cache.
-  kFp8_584Turns,         ///< The same from an fp8_584 cache, or from two caches in one softmax; one row tile.
-  kFp8_584TurnsOfTiles,  ///< The same, several row tiles.
-  // The constants of these situations are added to those of a situation above.
+/// What a call reads, where a kernel's costs depend on it. The words are those of cuda::Loading.
+enum class Source : std::uint8_t {
+  kOwn,          ///< Each cache that has no other source in the kernel's rows.
+  kTokens,       ///< A plain cache, with tokens copied one by one and not in boxes.
+  kFp8,          ///< An fp8_656 cache, or an e4m3 one without rows of its own.
+  kE4m3,         ///< An e4m3 cache.
+  kRopeRecords,  ///< An fp8_584 cache, or two caches that are not kRecords in one softmax.
+  kRecords,      ///< mxfp8_528, nvfp4_288 or fp8_528, or two of them in one softmax.
+};
+
+/// How a call is cut, or what else the constants are for.
+enum class Cut : std::uint8_t {
+  kLine,              ///< A line; also what holds for every cut.
+  kShares,            ///< Each CTA has a share of one request, or of one item of kRecords.
+  kListedShares,      ///< Two lists of tokens, not kRecords: each CTA has a share of one item.
+  kTeams,             ///< A team of CTAs shares a segment's blocks.
+  kTeamsOfFewBlocks,  ///< The same where a CTA has at most four blocks.
+  kTurns,             ///< Sparse prefill by Partition::kTurns.
+  kByMemory,          ///< A block takes as long as its bytes, so per_block is no constant.
+  kSharedPrefix,      ///< Groups of requests attend to a common prefix.
+  // The constants of these cuts are added to those of a situation above.
   kUnplanned,    ///< The call reads no plan and launches no combine step.
   kReadsPlan,    ///< Shares by length, whose kernel reads the plan.
   kPartials32,   ///< Shares whose partial results are fp32 and not fp16: calls in fp16.
@@ -95,101 +70,74 @@ enum class Situation : std::uint8_t {
   kMoreTiles,    ///< Several row tiles.
   kFewRows,      ///< Shares of at most 16 query rows.
   kQueryTokens,  ///< Several query tokens a request.
-  kByTokens,     ///< Shares whose tokens are copied one by one.
   /// An edge of the layer that the kernel leaves out, a launch of its own; per_member: for 1,024 query rows.
   kEdgeLaunch,
-  // The least time of a block of 64 tokens, by the dimension of a head.
+  // What calls take, for picks (cost/times.h). Plans are cut by the rows above.
+  kTimes,
+  kTimesQueryTokens,  ///< Keys and values with several query tokens; kDim256: and with more than 4 rows.
+  kTeamQueryTokens,   ///< Added for several query tokens of calls by teams.
+  kPacking,           ///< The planner's: packing requests into parts.
+};
+
+/// Query rows of a tile, or the dimension of a head.
+enum class Tile : std::uint8_t {
+  kAny,    ///< As the kernel has them; one row tile, if other rows are about kTiles.
+  kRows8,  ///< One row tile of at most 8 query rows; likewise 16, 32 and 64.
+  kRows16,
+  kRows32,
+  kRows64,
+  kTiles,  ///< Several row tiles side by side; all but one find a block in L2.
+  // The least time of a block of 64 tokens of this dimension. Of gqa_128: as kRows64.
   kDim64,
   kDim128,
   kDim256,
-  kE4m3Dim64,  ///< As kDim64 from e4m3 keys and values; likewise 128. Of gqa_128: as kRows64.
-  kE4m3Dim128,
-  // What calls take, for picks (cost/times.h). Plans are cut by the rows above.
-  kTimes,            ///< One row tile.
-  kTimesOfTiles,     ///< Several row tiles.
-  kTimesByTokens,    ///< As kTimes, with tokens copied one by one.
-  kTeamQueryTokens,  ///< Added for several query tokens of calls by teams.
-  kTimesRows8,       ///< Keys and values of one query token, in row tiles of at most 8 rows; likewise 16.
-  kTimesRows16,
-  kTimesQueryTokens8,  ///< The same of several query tokens.
-  kTimesQueryTokens16,
-  kTimesQueryTokensDim256,  ///< The same of heads of 256 elements and more than 4 rows.
-  kTimesDim64,              ///< As kDim64.
-  // The planner's.
-  kPacking,  ///< Packing requests into parts.
 };
 
-/// The situations' names in tables, in the enumerators' order.
-inline constexpr const char* kSituationNames[] = {"rows8",
-                                                  "rows16",
-                                                  "rows32",
-                                                  "rows64",
-                                                  "rows64_by_tokens",
-                                                  "tiles",
-                                                  "fp8",
-                                                  "e4m3_rows8",
-                                                  "e4m3_rows16",
-                                                  "e4m3_rows32",
-                                                  "e4m3_rows64",
-                                                  "fp8_584_rows8",
-                                                  "fp8_584_rows16",
-                                                  "fp8_584_rows32",
-                                                  "e4m3_teams",
-                                                  "fp8_584",
-                                                  "fp8_584_tiles",
-                                                  "listed_shares",
-                                                  "listed_shares_of_tiles",
-                                                  "listed_shares_rows8",
-                                                  "listed_shares_rows16",
-                                                  "listed_shares_rows32",
-                                                  "records",
-                                                  "records_shares",
-                                                  "records_rows8",
-                                                  "records_rows16",
-                                                  "records_rows32",
-                                                  "records_shares_rows8",
-                                                  "records_shares_rows16",
-                                                  "records_shares_rows32",
-                                                  "teams",
-                                                  "teams_of_tiles",
-                                                  "teams_of_few_blocks",
-                                                  "shares",
-                                                  "shares_of_tiles",
-                                                  "shares_of_few_rows",
-                                                  "by_memory",
-                                                  "shared_prefix",
-                                                  "turns",
-                                                  "turns_of_tiles",
-                                                  "turns_fp8",
-                                                  "fp8_584_turns",
-                                                  "fp8_584_turns_of_tiles",
-                                                  "unplanned",
-                                                  "reads_plan",
-                                                  "partials32",
-                                                  "lone_request",
-                                                  "few_requests",
-                                                  "more_tiles",
-                                                  "few_rows",
-                                                  "query_tokens",
-                                                  "by_tokens",
-                                                  "edge_launch",
-                                                  "dim64",
-                                                  "dim128",
-                                                  "dim256",
-                                                  "e4m3_dim64",
-                                                  "e4m3_dim128",
-                                                  "times",
-                                                  "times_of_tiles",
-                                                  "times_by_tokens",
-                                                  "team_query_tokens",
-                                                  "times_rows8",
-                                                  "times_rows16",
-                                                  "times_query_tokens8",
-                                                  "times_query_tokens16",
-                                                  "times_query_tokens_dim256",
-                                                  "times_dim64",
-                                                  "packing"};
-static_assert(std::size(kSituationNames) == static_cast<std::size_t>(Situation::kPacking) + 1);
+inline constexpr const char* kSourceNames[] = {"", "by_tokens", "fp8", "e4m3", "fp8_584", "records"};
+inline constexpr const char* kCutNames[] = {"",
+                                            "shares",
+                                            "listed_shares",
+                                            "teams",
+                                            "teams_of_few_blocks",
+                                            "turns",
+                                            "by_memory",
+                                            "shared_prefix",
+                                            "unplanned",
+                                            "reads_plan",
+                                            "partials32",
+                                            "lone_request",
+                                            "few_requests",
+                                            "more_tiles",
+                                            "few_rows",
+                                            "query_tokens",
+                                            "edge_launch",
+                                            "times",
+                                            "times_query_tokens",
+                                            "team_query_tokens",
+                                            "packing"};
+inline constexpr const char* kTileNames[] = {"",      "rows8", "rows16", "rows32", "rows64",
+                                             "tiles", "dim64", "dim128", "dim256"};
+static_assert(std::size(kSourceNames) == static_cast<std::size_t>(Source::kRecords) + 1 &&
+              std::size(kCutNames) == static_cast<std::size_t>(Cut::kPacking) + 1 &&
+              std::size(kTileNames) == static_cast<std::size_t>(Tile::kDim256) + 1);
+
+/// The kind of call that a row is about.
+struct Situation {
+  Source source = Source::kOwn;
+  Cut cut = Cut::kLine;
+  Tile tile = Tile::kAny;
+
+  // Implicit, so that rows read `kRows16` and `{kRecords, kShares, kRows8}`.
+  // NOLINTBEGIN(google-explicit-constructor)
+  constexpr Situation() = default;
+  constexpr Situation(Source s, Cut c = Cut::kLine, Tile t = Tile::kAny) : source(s), cut(c), tile(t) {}
+  constexpr Situation(Source s, Tile t) : source(s), tile(t) {}
+  constexpr Situation(Cut c, Tile t = Tile::kAny) : cut(c), tile(t) {}
+  constexpr Situation(Tile t) : tile(t) {}
+  // NOLINTEND(google-explicit-constructor)
+
+  friend constexpr bool operator==(const Situation&, const Situation&) = default;
+};
 
 /// What rows measure, in nanoseconds: the fields of schedule::CostModel and of TeamCosts.
 struct Constants {
@@ -220,7 +168,9 @@ struct Row {
 
 namespace rows {
 using enum Kernel;
-using enum Situation;
+using enum Source;
+using enum Cut;
+using enum Tile;
 inline constexpr Row kH200[] = {
 #include "cost/h200.inc"
 };
@@ -376,7 +326,7 @@ consteval Costs of(Kernel kernel, Situation situation) {
 }
 
 /// The costs of a kernel by teams.
-consteval TeamCosts of_teams(Kernel kernel, Situation situation = Situation::kTeams) {
+consteval TeamCosts of_teams(Kernel kernel, Situation situation = Cut::kTeams) {
   return team_costs_of(constants(kernel, situation), place_of(kernel, situation));
 }
 

@@ -110,9 +110,9 @@ using Tables = std::vector<const Table*>;
 std::atomic<const Tables*> all_tables{nullptr};
 std::atomic<bool> called{false};  // table_for_calls()?
 
-/// Is this a time of calls, and not a cost by which calls are cut? The situations from kTimes to kTimesDim64.
-bool is_of_times(Situation situation) {
-  return situation >= Situation::kTimes && situation <= Situation::kTimesDim64;
+/// Is this a time of calls, and not a cost by which calls are cut?
+bool is_of_times(Cut cut) {
+  return cut == Cut::kTimes || cut == Cut::kTimesQueryTokens || cut == Cut::kTeamQueryTokens;
 }
 
 Constants scaled_teams(const Constants& constants, const schedule::Workers& workers) {
@@ -132,11 +132,11 @@ Constants scaled_constants(const Place& place, const Constants& constants, const
   const Costs costs = costs_of(constants, -1);
   const schedule::CostModel on = costs.on(workers);
   // by_memory() makes segments and merges of these grow as bytes do.
-  const bool by_bytes = place.situation == Situation::kByMemory;
+  const bool by_bytes = place.situation.cut == Cut::kByMemory;
   return {.per_block = scaled(constants.per_block, workers.clock),
-          .per_split = by_bytes                       ? scaled(constants.per_split, workers.memory)
-                       : is_of_times(place.situation) ? costs.segment_on(workers)
-                                                      : on.per_split,
+          .per_split = by_bytes                           ? scaled(constants.per_split, workers.memory)
+                       : is_of_times(place.situation.cut) ? costs.segment_on(workers)
+                                                          : on.per_split,
           .per_call = on.per_call,
           .per_merge = by_bytes ? scaled(constants.per_merge, workers.memory) : on.per_merge,
           .per_block_alone = on.per_block_alone,
@@ -152,9 +152,23 @@ std::span<const Field> fields() {
   return kFields;
 }
 
+std::string name_of(const Situation& situation) {
+  const bool source_last = situation.source == Source::kTokens;
+  const char* source = kSourceNames[static_cast<std::size_t>(situation.source)];
+  std::string name;
+  const auto add = [&name](std::string_view part) {
+    name += message(name.empty() || part.empty() ? "" : "_", part);
+  };
+  if (!source_last) add(source);
+  add(kCutNames[static_cast<std::size_t>(situation.cut)]);
+  if (situation.tile == Tile::kTiles && situation.cut != Cut::kLine) add("of");
+  add(kTileNames[static_cast<std::size_t>(situation.tile)]);
+  if (source_last) add(source);
+  return name;
+}
+
 std::string name_of(const Place& place) {
-  return message(kKernelNames[static_cast<std::size_t>(place.kernel)], " ",
-                 kSituationNames[static_cast<std::size_t>(place.situation)]);
+  return message(kKernelNames[static_cast<std::size_t>(place.kernel)], " ", name_of(place.situation));
 }
 
 Table scaled_table(const std::string& gpu, const schedule::Workers& workers) {

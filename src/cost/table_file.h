@@ -19,7 +19,9 @@ struct Field {
 };
 std::span<const Field> fields();
 
-/// "mla_16 rows16".
+/// Source, cut and tile, by_tokens last: "records_shares_rows8", "shares_of_tiles", "rows64_by_tokens".
+std::string name_of(const Situation& situation);
+/// The same of a kernel: "mla_16 rows16".
 std::string name_of(const Place& place);
 
 /// The built-in constants, of an H200.

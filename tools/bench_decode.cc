@@ -226,7 +226,13 @@ Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, cons
     if (!oracle_timing.ok()) return oracle_timing.status();
     m.oracle_ms = oracle_timing->median;
   }
-  if (options.with_zeros) {  // last: the cache is then another
+  if (options.with_unrounded_scales) {  // the cache is then another
+    FLASHLATENT_ASSIGN_OR_RETURN(const bool any, runtime::spread_scales(input, executor));
+    if (any) {
+      FLASHLATENT_ASSIGN_OR_RETURN(m.unrounded, time(timing_options));
+    }
+  }
+  if (options.with_zeros) {  // and so here
     FLASHLATENT_RETURN_IF_ERROR(clear_caches(input, executor));
     FLASHLATENT_ASSIGN_OR_RETURN(m.zeros, time(timing_options));
   }
@@ -290,6 +296,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
   if (m.reading.repeats > 0) row["ms_reading"] = m.reading.median;
   if (m.cold_reading.repeats > 0) row["ms_cold_reading"] = m.cold_reading.median;
   if (m.zeros.repeats > 0) row["ms_zeros"] = m.zeros.median;
+  if (m.unrounded.repeats > 0) row["ms_unrounded_scales"] = m.unrounded.median;
   if (m.variant_ms > 0) {
     row["ms_without_batch_invariant"] = m.variant_ms;
     row["batch_invariant_cost"] = m.timing.median / m.variant_ms;
@@ -322,8 +329,8 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
 
 /// The columns that only some runs have.
 struct Columns {
-  bool estimate = false, cold = false, read = false, zeros = false, floor = false, variant = false,
-       rmse = false, oracle = false;
+  bool estimate = false, cold = false, read = false, zeros = false, unrounded = false, floor = false,
+       variant = false, rmse = false, oracle = false;
 };
 
 void print_head(const Columns& columns) {
@@ -333,6 +340,7 @@ void print_head(const Columns& columns) {
   if (columns.cold) fmt::print(" {:>9}", "cold ms");
   if (columns.read) fmt::print(" {:>9}", "read ms");
   if (columns.read && columns.cold) fmt::print(" {:>9}", "cold read");
+  if (columns.unrounded) fmt::print(" {:>11}", "x unrounded");
   if (columns.zeros) fmt::print(" {:>9}", "x zeros");
   if (columns.floor) fmt::print(" {:>9}", "floor ms");
   if (columns.variant) fmt::print(" {:>9}", "x variant");
@@ -349,6 +357,9 @@ void print_row(const BenchCase& c, const Measurement& m, const Columns& columns)
   if (columns.cold) fmt::print(" {:>9.4f}", m.cold.median);
   if (columns.read) fmt::print(" {:>9.4f}", m.reading.median);
   if (columns.read && columns.cold) fmt::print(" {:>9.4f}", m.cold_reading.median);
+  if (columns.unrounded && m.unrounded.repeats == 0) fmt::print(" {:>11}", "-");
+  if (columns.unrounded && m.unrounded.repeats > 0)
+    fmt::print(" {:>11.3f}", m.unrounded.median / m.timing.median);
   if (columns.zeros) fmt::print(" {:>9.3f}", m.zeros.median / m.timing.median);
   if (columns.floor) fmt::print(" {:>9.4f}", m.floor_ms);
   if (columns.variant) fmt::print(" {:>9.3f}", m.timing.median / m.variant_ms);
@@ -414,6 +425,7 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
                         .cold = options.with_cold,
                         .read = options.with_read,
                         .zeros = options.with_zeros,
+                        .unrounded = options.with_unrounded_scales,
                         .floor = cases[0].problem.cache.layout != KvLayout::kLatent,
                         .variant = options.batch_invariant,
                         .rmse = std::any_of(cases.begin(), cases.end(), [](auto& c) { return c.rmse; }),
@@ -493,6 +505,9 @@ void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchO
   app.add_flag("--with-zeros", options.with_zeros,
                "Also time the call with cleared caches, whose bytes are 0: one more column, over the time of "
                "normal values");
+  app.add_flag("--with-unrounded-scales", options.with_unrounded_scales,
+               "Also time the call with fp32 scales that are no powers of two, as vLLM writes them: one more "
+               "column, over the time of powers of two");
   app.add_option("--repeats", options.timing.repeats, "Timed calls; the median is reported")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();

@@ -28,6 +28,7 @@ struct BenchOptions {
   bool with_cold = false;
   bool with_read = false;
   bool with_zeros = false;
+  bool with_unrounded_scales = false;
   bool batch_invariant = false;
   bool oracle = false;
   bool rmse = false;
@@ -49,6 +50,7 @@ struct Measurement {
   runtime::Timing cold;                   // with --with-cold
   runtime::Timing reading, cold_reading;  // with --with-read
   runtime::Timing zeros;                  // with --with-zeros
+  runtime::Timing unrounded;              // with --with-unrounded-scales
   std::string kernel;
   bool graph = false;
   double tflops = 0;

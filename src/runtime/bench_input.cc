@@ -14,6 +14,7 @@
 #include "flashlatent/kv_cache.h"
 #include "runtime/host_memory.h"
 #include "runtime/random_value.h"
+#include "runtime/unrounded_scales.h"
 
 namespace flashlatent::runtime {
 
@@ -423,6 +424,36 @@ Status fill_normal(void* data, std::int64_t count, Dtype dtype, float scale, std
   cpu::parallel_for(count, cpu::hardware_threads(),
                     [&](std::int64_t i) { elements[i] = from_float(scale * random_normal(seed, i), dtype); });
   return {};
+}
+
+namespace {
+
+Status spread(const TokenScales& scales, std::int64_t tokens, const Executor& executor) {
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) return spread_scales_cuda(scales, tokens, executor);
+#endif
+  cpu::parallel_for(tokens, cpu::hardware_threads(), [&](std::int64_t i) { scales.spread(i); });
+  return {};
+}
+
+}  // namespace
+
+Result<bool> spread_scales(const BenchInput& input, const Executor& executor) {
+  const DecodeProblem::Cache& cache = input.problem.cache;
+  bool any = false;
+  const auto of_cache = [&](const ConstTensorView& view, const LatentFormat& format) -> Status {
+    if (view.data == nullptr || format.scales != ScaleKind::kFp32) return {};
+    any = true;
+    auto* pages = static_cast<std::uint8_t*>(const_cast<void*>(view.data));
+    const std::int64_t page_size = view.shape[1];
+    return spread({pages, format, page_size, view.strides[0], view.strides[1]},
+                  view.shape[0] * page_size, executor);
+  };
+  FLASHLATENT_RETURN_IF_ERROR(of_cache(input.inputs.kv_cache, format_of(cache)));
+  if (cache.extra.enabled) {
+    FLASHLATENT_RETURN_IF_ERROR(of_cache(input.inputs.extra_kv_cache, extra_format_of(cache)));
+  }
+  return any;
 }
 
 }  // namespace flashlatent::runtime

@@ -62,6 +62,10 @@ Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& 
 Status fill_normal(void* data, std::int64_t count, Dtype dtype, float scale, std::uint64_t seed,
                    const Executor& executor);
 
+/// Makes fp32 scales of the caches no powers of two, as vLLM's and SGLang's writers of fp8_656 leave them.
+/// Returns whether there are any.
+Result<bool> spread_scales(const BenchInput& input, const Executor& executor);
+
 #if FLASHLATENT_WITH_CUDA
 /// fill_normal() for CUDA.
 Status fill_normal_cuda(void* data, std::int64_t count, Dtype dtype, float scale, std::uint64_t seed,

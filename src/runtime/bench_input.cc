@@ -444,9 +444,14 @@ Result<bool> spread_scales(const BenchInput& input, const Executor& executor) {
   const auto of_cache = [&](const ConstTensorView& view, const LatentFormat& format) -> Status {
     if (view.data == nullptr || format.scales != ScaleKind::kFp32) return {};
     any = true;
-    auto* pages = static_cast<std::uint8_t*>(const_cast<void*>(view.data));
-    const std::int64_t page_size = view.shape[1];
-    return spread({pages, format, page_size, view.strides[0], view.strides[1]},
+    auto* data = static_cast<std::uint8_t*>(const_cast<void*>(view.data));
+    const std::int64_t page_size = view.shape[1], stride = view.strides[1];
+    const std::int64_t first = format.scales_at(page_size, 0, stride);
+    return spread({.first = data + first,
+                   .page_size = page_size,
+                   .page_stride = view.strides[0],
+                   .token_stride = format.scales_at(page_size, 1, stride) - first,
+                   .groups = format.groups()},
                   view.shape[0] * page_size, executor);
   };
   FLASHLATENT_RETURN_IF_ERROR(of_cache(input.inputs.kv_cache, format_of(cache)));

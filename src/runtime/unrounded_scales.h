@@ -4,28 +4,26 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/formats/format.h"
 #include "flashlatent/backend.h"
 #include "flashlatent/status.h"
 #include "runtime/random_value.h"
 
 namespace flashlatent::runtime {
 
-/// Where the fp32 scales of a cache's tokens are.
+/// Where the fp32 scales of a cache's tokens are. Strides in bytes.
 struct TokenScales {
-  std::uint8_t* pages;
-  LatentFormat format;
-  std::int64_t page_size, page_stride, token_stride;  // strides in bytes
+  std::uint8_t* first;  ///< The first token's.
+  std::int64_t page_size, page_stride, token_stride;
+  int groups;  ///< Scales of a token.
 
   /// Multiplies those of token number `i` by numbers of [1, 2).
   FLASHLATENT_HOST_DEVICE_INLINE void spread(std::int64_t i) const {
-    std::uint8_t* scales = pages + i / page_size * page_stride +
-                           format.scales_at(page_size, i % page_size, token_stride);
-    for (int group = 0; group < format.groups(); ++group) {
+    std::uint8_t* of_token = first + i / page_size * page_stride + i % page_size * token_stride;
+    for (int group = 0; group < groups; ++group) {
       float scale;
-      std::memcpy(&scale, scales + 4 * group, 4);
-      scale *= 1 + static_cast<float>(random_bits(1, i * 4 + group) >> 40) * 0x1p-24F;
-      std::memcpy(scales + 4 * group, &scale, 4);
+      std::memcpy(&scale, of_token + 4 * group, 4);
+      scale *= 1 + static_cast<float>(random_bits(1, i * groups + group) >> 40) * 0x1p-24F;
+      std::memcpy(of_token + 4 * group, &scale, 4);
     }
   }
 };

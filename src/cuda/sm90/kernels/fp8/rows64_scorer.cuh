@@ -144,31 +144,29 @@ class Scorer {
     fp8::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
     ptx::wgmma_commit();
     // Checked while these run.
-    const bool in_two = ptx::named_any(kScorerBarrier, 128, !low.exact || !high.exact);
+    const bool by_groups = ptx::named_any(kScorerBarrier, 128, !low.exact || !high.exact);
     std::uint32_t ratios[fp8_656::kGroups];  // of both tokens
 #pragma unroll
     for (int i = 0; i < fp8_656::kGroups; ++i) ratios[i] = sm90::pack<__half>(low.ratio(i), high.ratio(i));
     put_tokens(ratios);
-    // fp16 would round a ratio that is no power of two, which an lse shows. So its first 7 bits come first, then
-    // the rest.
-#pragma unroll
-    for (std::uint32_t& pair : ratios) pair &= in_two ? kFewBits : ~0U;
-#pragma unroll 1
-    for (bool is_rest = false;; is_rest = true) {
+    if (by_groups) {
+      add_groups(a, token, row, q);
+    } else {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        ptx::wgmma_wait<1>();
+        if (i >= 1) ptx::wgmma_wait<1>();
         widen_keys(a[i % 2], bytes, __byte_perm(ratios[i / 2], 0, 0x1010),
                    __byte_perm(ratios[i / 2], 0, 0x3232));
         if (i + 1 < 8) bytes = fp8::KeyBytes::at(row + (i + 1) * 64);
-        ptx::wgmma_fence();
-        fp8::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
-        ptx::wgmma_commit();
+        add_product(a[i % 2], q + i * kTileStep);
       }
-      if (is_rest || !in_two) break;
-      find_rests(ratios, token);
-      bytes = fp8::KeyBytes::at(row);
+      ptx::wgmma_wait<0>();  // here: what both ways leave under way ptxas would do one after another
     }
+  }
+  __device__ __forceinline__ void add_product(const fp8::Operands& a, std::uint64_t q) {
+    ptx::wgmma_fence();
+    fp8::multiply<__half, kRows>(s_, a, q, true);
+    ptx::wgmma_commit();
   }
 
   /// The same for fp8_584. What odd tokens ask for comes before all products, one group after another, and
@@ -251,18 +249,40 @@ class Scorer {
     }
   }
 
-  /// Of fp16, in pairs, 7 bits: their products with e4m3 are exact.
-  static constexpr std::uint32_t kFewBits = 0xFFF0FFF0;
-  /// What ratios of 7 bits leave, of both tokens: 2^-6 of them and less.
-  __device__ __forceinline__ void find_rests(std::uint32_t (&rests)[fp8_656::kGroups],
-                                             std::uint32_t token) const {
+  /// The latent's part of scores, if scales are no powers of two. fp16 would round a ratio, which an lse
+  /// shows. So codes are multiplied as they are, and sums go from one group's ratio to the next one's in fp32.
+  __device__ __forceinline__ void add_groups(fp8::Operands (&a)[2], std::uint32_t token, std::uint32_t row,
+                                             std::uint64_t q) {
+    float before[2] = {1, 1};  // RoPE's
+    widen(a[0], fp8::KeyBytes::at(row));
 #pragma unroll
     for (int group = 0; group < fp8_656::kGroups; ++group) {
-      const float low = ratio_of(token, group, units_[0]),
-                  high = ratio_of(token + 8 * fp8_656::kTokenBytes, group, units_[1]);
-      const float2 few = sm90::unpack<__half>(sm90::pack<__half>(low, high) & kFewBits);
-      rests[group] = sm90::pack<__half>(low - few.x, high - few.y);
+      const float ratios[2] = {divisor_of(token, group, units_[0]),
+                               divisor_of(token + 8 * fp8_656::kTokenBytes, group, units_[1])};
+      rescale(__fdividef(before[0], ratios[0]), __fdividef(before[1], ratios[1]));
+      before[0] = ratios[0];
+      before[1] = ratios[1];
+      add_product(a[0], q + 2 * group * kTileStep);
+      widen(a[1], fp8::KeyBytes::at(row + (2 * group + 1) * 64));
+      add_product(a[1], q + (2 * group + 1) * kTileStep);
+      if (group + 1 == fp8_656::kGroups) break;
+      ptx::wgmma_wait<1>();
+      widen(a[0], fp8::KeyBytes::at(row + (2 * group + 2) * 64));
     }
+    rescale(before[0], before[1]);
+  }
+  /// Sums so far, of both tokens, times factors.
+  __device__ __forceinline__ void rescale(float low, float high) {
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(s_);
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) s_[i] *= i % 4 < 2 ? low : high;
+    ptx::pin_registers(s_);  // before the next fence
+  }
+  /// A group's ratio. One that is 0, or below what other groups' sums show, is taken as 2^-30.
+  __device__ __forceinline__ static float divisor_of(std::uint32_t token, int group, std::uint32_t unit) {
+    const float ratio = ratio_of(token, group, unit);
+    return fabsf(ratio) < 0x1p-30F ? 0x1p-30F : ratio;
   }
   __device__ __forceinline__ static float ratio_of(std::uint32_t token, int group, std::uint32_t unit) {
     return in_units(ptx::load_float(token + fp8_656::kScaleOffset + group * 4), unit);

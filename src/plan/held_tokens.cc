@@ -6,6 +6,9 @@ namespace flashlatent::schedule {
 
 namespace {
 
+/// The least place of a row behind the last one of a tile: no tile has more rows.
+constexpr std::size_t kSpansInFront = 256;
+
 std::size_t spans_of(const HeldShape& shape) {
   return std::size_t(shape.requests) * shape.query_tokens;
 }
@@ -22,19 +25,21 @@ HeldShape held_shape(const DecodeProblem& problem) {
 
 std::size_t held_bytes(const HeldShape& shape) {
   if (shape.shard.is_all()) return 0;
-  const std::size_t bytes = spans_of(shape) * sizeof(TokenSpan) + shape.requests * sizeof(std::int32_t);
+  const std::size_t bytes =
+      (kSpansInFront + spans_of(shape)) * sizeof(TokenSpan) + shape.requests * sizeof(std::int32_t);
   return (bytes + 15) / 16 * 16;
 }
 
 HeldTokens held_tokens(const HeldShape& shape, void* memory) {
   if (shape.shard.is_all()) return {};
-  auto* spans = static_cast<TokenSpan*>(memory);
+  auto* spans = static_cast<TokenSpan*>(memory) + kSpansInFront;
   return {reinterpret_cast<const std::int32_t*>(spans + spans_of(shape)), spans, shape.query_tokens};
 }
 
 void hold_tokens(const HeldShape& shape, const std::int32_t* contexts, std::int64_t stride, void* memory) {
-  auto* spans = static_cast<TokenSpan*>(memory);
-  auto* lengths = reinterpret_cast<std::int32_t*>(spans + spans_of(shape));
+  const HeldTokens held = held_tokens(shape, memory);
+  auto* spans = const_cast<TokenSpan*>(held.spans);
+  auto* lengths = const_cast<std::int32_t*>(held.lengths);
   for (std::int32_t r = 0; r < shape.requests; ++r) {
     const std::int32_t context = contexts[r * stride];
     lengths[r] = shape.shard.held(context);

@@ -3,7 +3,8 @@
 // the whole context.
 //
 // What a query token sees depends on the number of query tokens after it (`later`; 0 without a causal mask),
-// so spans are indexed by `later`.
+// so spans are indexed by `later`. Kernels ask for rows of a tile that are of no query token, too, which are
+// behind the last one, and do not use what they read: memory of a tile's rows lies in front of the spans.
 #pragma once
 
 #include <cstddef>

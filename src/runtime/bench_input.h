@@ -62,7 +62,7 @@ Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& 
 Status fill_normal(void* data, std::int64_t count, Dtype dtype, float scale, std::uint64_t seed,
                    const Executor& executor);
 
-/// Makes fp32 scales of the caches no powers of two, as vLLM's and SGLang's writers of fp8_656 leave them.
+/// Makes fp32 scales of the caches no powers of two, as vLLM's writer of fp8_656 leaves them.
 /// Returns whether there are any.
 Result<bool> spread_scales(const BenchInput& input, const Executor& executor);
 

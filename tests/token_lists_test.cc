@@ -116,8 +116,9 @@ TEST(TokenLists, HeldSpansAreARequestsApart) {
   hold_tokens(shape, contexts.data(), 1, memory.data());
   const HeldTokens held = held_tokens(shape, memory.data());
   // A tile of 192 rows may ask for 191 spans in front.
-  EXPECT_GE(reinterpret_cast<const std::byte*>(held.spans) - reinterpret_cast<const std::byte*>(memory.data()),
-            191 * sizeof(TokenSpan));
+  EXPECT_GE(
+      reinterpret_cast<const std::byte*>(held.spans) - reinterpret_cast<const std::byte*>(memory.data()),
+      191 * sizeof(TokenSpan));
   const UnionLengths lengths = union_lengths({ConstTensorView(contexts.data(), Dtype::kI32, {3}), {}}, held);
   Geometry g;
   g.length_sharers = 1;

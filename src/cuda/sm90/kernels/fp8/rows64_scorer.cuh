@@ -250,7 +250,8 @@ class Scorer {
   }
 
   /// The latent's part of scores, if scales are no powers of two. fp16 would round a ratio, which an lse
-  /// shows. So codes are multiplied as they are, and sums go from one group's ratio to the next one's in fp32.
+  /// shows. So codes are multiplied as they are, and sums go from one group's ratio to the next one's in
+  /// fp32.
   __device__ __forceinline__ void add_groups(fp8::Operands (&a)[2], std::uint32_t token, std::uint32_t row,
                                              std::uint64_t q) {
     float before[2] = {1, 1};  // RoPE's

@@ -47,6 +47,8 @@ if(FLASHLATENT_CUDA)
   set(CMAKE_CUDA_ARCHITECTURES 90a-real)
   # Named outright: CMake 3.25 knows no option of nvcc 13 for C++20.
   string(APPEND CMAKE_CUDA_FLAGS " -std=c++20")
+  # A call of a host function on the device is but a warning, and leaves a kernel without code.
+  string(APPEND CMAKE_CUDA_FLAGS " -diag-error 20011,20013,20014")
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   include(cuda_toolkit)
   flashlatent_use_pip_toolkit()

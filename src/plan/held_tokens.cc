@@ -6,7 +6,7 @@ namespace flashlatent::schedule {
 
 namespace {
 
-/// The least place of a row behind the last one of a tile: no tile has more rows.
+/// No tile has more rows.
 constexpr std::size_t kSpansInFront = 256;
 
 std::size_t spans_of(const HeldShape& shape) {

@@ -3,8 +3,9 @@
 // the whole context.
 //
 // What a query token sees depends on the number of query tokens after it (`later`; 0 without a causal mask),
-// so spans are indexed by `later`. Kernels ask for rows of a tile that are of no query token, too, which are
-// behind the last one, and do not use what they read: memory of a tile's rows lies in front of the spans.
+// so spans are indexed by `later`. Kernels also ask for rows of a tile that belong to no query token. These
+// lie behind the last one, so `later` is negative: memory for a tile's rows lies in front of the spans, and
+// what is read there is not used.
 #pragma once
 
 #include <cstddef>

@@ -160,7 +160,9 @@ class Scorer {
         if (i + 1 < 8) bytes = fp8::KeyBytes::at(row + (i + 1) * 64);
         add_product(a[i % 2], q + i * kTileStep);
       }
-      ptx::wgmma_wait<0>();  // here: what both ways leave under way ptxas would do one after another
+      // Not later: if one way left products under way and the other one changes sums, ptxas would let no
+      // product of the kernel run beside another (C7515).
+      ptx::wgmma_wait<0>();
     }
   }
   __device__ __forceinline__ void add_product(const fp8::Operands& a, std::uint64_t q) {

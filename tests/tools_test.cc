@@ -177,6 +177,15 @@ TEST_F(Program, ReplaysAGqaModel) {
   expect_refused("replay --synthetic --model gqa:6:2:64 --kv fp8_656", {"--kv is fp8_656"});
 }
 
+TEST_F(Program, BenchTimesUnroundedScales) {
+  const std::string shape =
+      "bench dense --batch 1 --tokens 70 --heads 4 --repeats 1 --with-unrounded-scales ";
+  expect_right(shape + "--kv fp8_656 --json " + file("unrounded.json"), {"x unrounded"});
+  EXPECT_GT(json("unrounded.json").at("results")[0].at("ms_unrounded_scales"), 0);
+  expect_right(shape + "--json " + file("plain.json"), {"x unrounded"});
+  EXPECT_FALSE(json("plain.json").at("results")[0].contains("ms_unrounded_scales"));
+}
+
 TEST_F(Program, BenchPaged) {
   expect_right(
       "bench paged --suite small --repeats 3 --rmse --with-cold --with-zeros --json " + file("paged.json"),

@@ -47,7 +47,7 @@ __device__ __forceinline__ KeyRange keys_of_first_digit(int digit) {
 inline constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
 
 /// The most keys that are looked at alone, since they share the first digit of the wanted one. Of so few that
-/// each can be compared with each, no digits are counted: of 128 that takes half as long.
+/// each can be compared with each, no digits are counted.
 inline constexpr int kListedKeys = kMaxIndexTopk, kComparedKeys = 128;
 /// CTAs that choose together add up counts of so many neighbouring digits first.
 inline constexpr int kFirstDigitsOfSum = 16, kFirstSums = kFirstBins / kFirstDigitsOfSum;

@@ -33,7 +33,7 @@ bool does(const Candidate& candidate, const runtime::CaseSpec& spec) {
 int count_refusals(const std::string& suite, const Executor& executor, int random = 0) {
   int refused = 0;
   for (const runtime::CaseSpec& spec : check_cases(suite, random, 0)) {
-    const Purpose purpose = spec.prefill ? purpose_on(executor.backend) : Purpose::kDecode;
+    const Purpose purpose = spec.prefill ? purpose_on(executor.backend, false) : Purpose::kDecode;
     Result<std::vector<Candidate>> list = candidates(runtime::problem_of(spec), executor, 132, purpose);
     EXPECT_TRUE(list.ok()) << list.status().message();
     // Where the library picks, another kernel does what one cannot read.

@@ -35,21 +35,36 @@ CaseSpec rows(int qk_dim, Dtype dtype, const EdgeSpec& edges) {
 
 class SparsePrefillEdges : public SparsePrefill {
  protected:
-  Result<PrefillRun> create(const RandomCase& made, const EdgeSpec& edges) const {
-    return PrefillRun::create(runtime::prefill_inputs(made.inputs), runtime::prefill_options(made.problem),
-                              executor_, runtime::request_of(edges));
+  Result<PrefillRun> create(const RandomCase& made, const EdgeSpec& edges, bool max_logits = true) const {
+    SparsePrefillOptions options = runtime::prefill_options(made.problem);
+    options.max_logits = max_logits;
+    return PrefillRun::create(runtime::prefill_inputs(made.inputs), options, executor_,
+                              runtime::request_of(edges));
   }
 
   void check(const CaseSpec& spec) {
+    check(spec, true);
+    check(spec, false);
+  }
+
+  void check(const CaseSpec& spec, bool max_logits) {
     RandomCase with = runtime::make_case(spec, 5);
     const RandomCase without = runtime::without_edges(with);
-    Result<PrefillRun> edged = create(with, spec.edges), plain = create(without, {});
+    Result<PrefillRun> edged = create(with, spec.edges, max_logits);
     ASSERT_TRUE(edged.ok()) << edged.status().message();
+    SparsePrefillOptions options = runtime::prefill_options(with.problem);
+    options.max_logits = max_logits;
+    const Executor before = executor_;  // edges may change what is picked
+    executor_.kernel = *sparse_prefill_kernel(edged->inputs(), edged->outputs(), options, executor_);
+    Result<PrefillRun> plain = create(without, {}, max_logits);
+    const FusedEdges fused = *sparse_prefill_edges(edged->inputs(), edged->outputs(), options, executor_);
+    executor_ = before;
     ASSERT_TRUE(plain.ok()) << plain.status().message();
     for (PrefillRun* run : {&*edged, &*plain}) {
       for (const Status& status : {run->run(), run->fetch()}) ASSERT_TRUE(status.ok()) << status.message();
     }
-    EXPECT_EQ(runtime::compare_prefill_edges(with.inputs, edged->results(), plain->results()), "")
+    EXPECT_EQ(runtime::compare_prefill_edges(with.inputs, edged->results(), plain->results(), !fused.output),
+              "")
         << spec.name << " " << to_string(with.problem);
     const Result<runtime::Comparison> beside_oracle = runtime::compare_prefill(
         runtime::prefill_inputs(with.inputs), runtime::prefill_options(with.problem), edged->results());
@@ -129,6 +144,30 @@ TEST_P(SparsePrefillEdges, Workspace) {
   EXPECT_GE(bytes({.norm = 1e-6F}), plain + kRows);
   EXPECT_GE(bytes({.fp8_columns = 128}), plain + kRows);
   EXPECT_GE(bytes(kV4), plain + 2 * kRows);
+}
+
+// What a kernel does in its own passes needs no room, and a call asks for no more than its tensors need.
+TEST_P(SparsePrefillEdges, WorkspaceOfACall) {
+  CaseSpec spec = v4(64, std::vector<int>(5, 100));
+  spec.edges = kV4;
+  const RandomCase made = runtime::make_case(spec, 1);
+  for (bool max_logits : {true, false}) {
+    Result<PrefillRun> run = create(made, spec.edges, max_logits);
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    SparsePrefillOptions options = runtime::prefill_options(made.problem);
+    options.max_logits = max_logits;
+    const Result<std::size_t> bytes =
+        sparse_prefill_workspace_bytes(run->inputs(), run->outputs(), options, executor_);
+    ASSERT_TRUE(bytes.ok()) << bytes.status().message();
+    EXPECT_LE(*bytes, run->workspace().bytes);
+    if (on_gpu() && !max_logits) EXPECT_EQ(*bytes, 0U);
+    const Memory memory{run->workspace().data, *bytes};
+    EXPECT_TRUE(sparse_prefill(run->inputs(), run->outputs(), options, memory, executor_).ok());
+    if (*bytes == 0) continue;
+    const Memory less{memory.data, *bytes - 1};
+    EXPECT_EQ(sparse_prefill(run->inputs(), run->outputs(), options, less, executor_).code(),
+              StatusCode::kExhausted);
+  }
 }
 
 // In decode's words, and nothing is written.

@@ -73,8 +73,59 @@ TEST_P(PrefillPages, EveryKernelThatTakesPagesAndTwoCaches) {
     }
   }
   // mla_64_pingpong all but fp8_656 and e4m3 of 576 with an extra cache; mla_16_transposed those, fp8_584 and
-  // e4m3 of 512 of few heads; mla_64_roles one plain cache, mla_16 of few heads. cpu_dense and reference all.
-  EXPECT_EQ(ran, on_gpu() ? 48 + 8 + 4 + 4 + 8 + 4 : 56);
+  // e4m3 of 512 of few heads; mla_64_roles one plain cache, mla_16 of few heads; fp8_64 and, of few heads,
+  // fp8_32 fp8_656 and e4m3 of 576 without an extra cache. cpu_dense and reference all.
+  EXPECT_EQ(ran, on_gpu() ? 48 + 8 + 4 + 4 + 8 + 4 + 8 + 4 : 56);
+}
+
+SparsePrefillOptions without_max_logits(const DecodeProblem& problem) {
+  SparsePrefillOptions options = runtime::prefill_options(problem);
+  options.max_logits = false;
+  return options;
+}
+
+// More kernels take such calls, by name and unasked.
+TEST_P(PrefillPages, WithoutLargestScores) {
+  int ran = 0;
+  for (auto [format, qk_dim] : kFormats) {
+    for (int heads : on_gpu() ? std::vector{7, 16, 70, 128} : std::vector{7, 70}) {
+      for (bool extra : {false, true}) {
+        const runtime::RandomCase c = runtime::make_case(pages_of(format, qk_dim, heads, extra), 6);
+        const SparsePrefillInputs inputs = runtime::prefill_inputs(c.inputs);
+        const SparsePrefillOptions options = without_max_logits(c.problem);
+        executor_.kernel = "";
+        check(inputs, options);
+        for (const KernelInfo& kernel : kernels()) {
+          if (kernel.backend != GetParam()) continue;
+          executor_.kernel = kernel.name;
+          if (!takes(inputs, options)) continue;
+          ++ran;
+          check(inputs, options);
+        }
+      }
+    }
+  }
+  // Those above, and of fp8_584 fp8_64 and, of few heads, fp8_32.
+  EXPECT_EQ(ran, on_gpu() ? 48 + 8 + 4 + 4 + 8 + 4 + 8 + 4 + 8 + 4 : 56);
+}
+
+// Products in e4m3, of e4m3 queries with each kind of scale and of bf16 queries.
+TEST_P(PrefillPages, ProductsOfE4m3) {
+  for (int qk_dim : {576, 512}) {
+    for (int heads : {9, 64, 130}) {
+      for (int scales : {-1, 0, 1, heads}) {
+        runtime::CaseSpec spec = pages_of(KvFormat::kE4m3, qk_dim, heads, false);
+        spec.products = Products::kFp8;
+        spec.e4m3_query = scales >= 0;
+        spec.query_scales = std::max(scales, 0);
+        const runtime::RandomCase c = runtime::make_case(spec, 7);
+        const SparsePrefillInputs inputs = runtime::prefill_inputs(c.inputs);
+        EXPECT_EQ(inputs.q_scale.data, c.inputs.q_scale.data);
+        check(inputs, runtime::prefill_options(c.problem));
+        check(inputs, without_max_logits(c.problem));
+      }
+    }
+  }
 }
 
 // Any number of heads, whether or not it fills row tiles of 16 or 64.
@@ -187,7 +238,7 @@ TEST_P(PrefillPages, CudaCapturesEachFormat) {
 }
 
 // What CUDA's kernels say they take, in any build.
-std::vector<Candidate> of_cuda(const runtime::CaseSpec& spec, Purpose purpose = Purpose::kTurns) {
+std::vector<Candidate> of_cuda(const runtime::CaseSpec& spec, Purpose purpose = Purpose::kTurnsMaxLogits) {
   Executor cuda;
   cuda.backend = Backend::kCuda;
   Result<std::vector<Candidate>> list = candidates(runtime::problem_of(spec), cuda, 132, purpose);
@@ -215,7 +266,7 @@ TEST(PrefillCandidates, SomeKernelTakesEachFormat) {
 TEST(PrefillCandidates, ReasonsSayWhatIsTaken) {
   for (KvFormat format : {KvFormat::kFp8_656, KvFormat::kE4m3}) {
     for (auto [purpose, words] :
-         {std::pair{Purpose::kTurns, "with an extra cache 512/512 is accepted"},
+         {std::pair{Purpose::kTurnsMaxLogits, "with an extra cache 512/512 is accepted"},
           {Purpose::kDecode, "with an extra cache or a window 512/512 is accepted"}}) {
       for (const Candidate& candidate : of_cuda(pages_of(format, 576, 64, true), purpose)) {
         if (std::string_view(candidate.kernel->name) != "mla_64_pingpong") continue;
@@ -223,6 +274,20 @@ TEST(PrefillCandidates, ReasonsSayWhatIsTaken) {
       }
     }
   }
+}
+
+// Kernels of lists do not find the largest scores, and say so.
+TEST(PrefillCandidates, LargestScoresOfLists) {
+  const runtime::CaseSpec spec = pages_of(KvFormat::kFp8_584, 512, 64, true);
+  const auto reason = [&](Purpose purpose) {
+    for (const Candidate& candidate : of_cuda(spec, purpose)) {
+      if (std::string_view(candidate.kernel->name) == "fp8_64") return candidate.reason;
+    }
+    return std::string("there is no such kernel");
+  };
+  EXPECT_EQ(reason(Purpose::kTurns), "");
+  EXPECT_EQ(reason(Purpose::kTurnsMaxLogits),
+            "max_logits are wanted; of the fp8_584 cache this kernel takes calls without");
 }
 
 // mla_64_pingpong stands in for mla_64_roles where that cannot read q or write out.

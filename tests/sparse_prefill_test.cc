@@ -252,7 +252,12 @@ TEST(SparsePrefillArguments, WrongTensorsAreNamed) {
         of_bytes(i, 576);
         i.q.dtype = Dtype::kF16;
       },
-      "q is fp16 (5, 9, 576) strides (5256, 584, 1) on cpu; with an e4m3 cache bf16 is accepted");
+      "q is fp16 (5, 9, 576) strides (5256, 584, 1) on cpu; with an e4m3 cache bf16 and e4m3 (uint8) are "
+      "accepted");
+  refused([](Inputs& i, Options&) { i.q.dtype = Dtype::kU8; },
+          "; with rows (s_kv, 1, d) bf16 and fp16 are accepted");
+  refused([](Inputs& i, Options&) { i.q_scale = i.attn_sink; }, "q_scale is");
+  refused([](Inputs&, Options& o) { o.products = Products::kFp8; }, "products is fp8");
   refused([](Inputs& i, Options&) { i.kv.strides[2] = 2; }, "kv is");
   refused([](Inputs& i, Options&) { i.indices = {}; }, "indices is missing");
   refused([](Inputs& i, Options&) { i.indices.shape[0] = 4; }, "indices is int32 (4, 1, 77)");
@@ -276,6 +281,11 @@ TEST(SparsePrefillArguments, WrongTensorsAreNamed) {
   outputs.max_logits.shape[1] = 8;
   const Status status = sparse_prefill(rows.inputs, outputs, rows.options, run->workspace(), cpu);
   EXPECT_NE(status.message().find("max_logits is fp32 (5, 8)"), std::string::npos) << status.message();
+  SparsePrefillOptions options = rows.options;
+  options.max_logits = false;
+  const Status unwanted = sparse_prefill(rows.inputs, run->outputs(), options, run->workspace(), cpu);
+  EXPECT_NE(unwanted.message().find("but SparsePrefillOptions::max_logits is false"), std::string::npos)
+      << unwanted.message();
 }
 
 }  // namespace

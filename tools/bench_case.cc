@@ -387,16 +387,28 @@ std::vector<BenchCase> sparse_prefill() {
       prefill_case(4096, 128, 576, 131072, 2048), prefill_case(4096, 64, 576, 32768, 2048),
       prefill_case(4096, 16, 576, 32768, 2048),   prefill_case(4096, 64, 512, 8192, 512),
       prefill_case(4096, 128, 512, 8192, 1024)};
-  BenchCase v4 = prefill_case(4096, 64, 512, 65536, 128, 256);
-  v4.problem.cache.format = KvFormat::kFp8_584;
-  cases.push_back(with_extra(std::move(v4), 512, 65536));
-  for (int heads : {128, 64, 16}) {
-    cases.push_back(prefill_case(4096, heads, 576, 32768, 2048, 64));
-    cases.back().problem.cache.format = KvFormat::kFp8_656;
+  for (const auto& [format, extra] : {std::pair<KvFormat, std::optional<KvFormat>>{KvFormat::kFp8_584, {}},
+                                      {KvFormat::kMxfp8_528, KvFormat::kNvfp4_288}}) {
+    for (int heads : {128, 64, 32, 16, 8}) {
+      BenchCase v4 =
+          with_extra(prefill_case(4096, heads, 512, 65536, 128, 256), heads == 128 ? 1024 : 512, 65536);
+      set_format(v4.problem.cache, format);
+      v4.problem.cache.extra.format = extra;
+      cases.push_back(v4);
+      v4.max_logits = false;
+      cases.push_back(v4);
+      v4.edges = {.query = true, .output = true, .norm = format == KvFormat::kFp8_584};
+      cases.push_back(std::move(v4));
+    }
   }
-  for (int heads : {128, 64}) {
-    cases.push_back(prefill_case(4096, heads, 576, 32768, 2048, 64));
-    cases.back().problem.cache.format = KvFormat::kE4m3;
+  for (const KvFormat format : {KvFormat::kFp8_656, KvFormat::kE4m3}) {
+    for (int heads : {128, 64, 32, 16, 8}) {
+      cases.push_back(prefill_case(4096, heads, 576, 32768, 2048, 64));
+      cases.back().problem.cache.format = format;
+      if (format == KvFormat::kFp8_656) continue;
+      cases.push_back(cases.back());
+      cases.back().problem.query.e4m3 = true;
+    }
   }
   cases.push_back(with_extra(prefill_case(4096, 64, 576, 32768, 1536), 512, 32768));
   return cases;
@@ -481,6 +493,8 @@ std::string name_of(const BenchCase& c) {
                         extra.indexed ? extra.topk : c.extra_tokens, extra.page_size);
     if (extra.format) page += fmt::format(" {}", to_string(*extra.format));
   }
+  if (!c.max_logits) page += " without_max";
+  if (c.problem.query.e4m3 && c.prefill) page += " e4m3_q";
   if (c.edges.any()) {
     page += c.edges.query && c.edges.output ? " edges" : c.edges.query ? " query edge" : " output edge";
   }

@@ -25,6 +25,7 @@ struct BenchCase {
   /// Sparse prefill: one request's query tokens, which attend to the tokens of the cache. A plain cache with
   /// pages of one token is contiguous rows.
   bool prefill = false;
+  bool max_logits = true;  ///< Does sparse prefill find the largest scores?
   runtime::BenchEdges edges = {};
 };
 

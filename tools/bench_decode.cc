@@ -103,19 +103,23 @@ Result<runtime::Timing> time_decode(const runtime::BenchInput& input, runtime::T
 }
 
 /// The same for sparse prefill, which has no plan.
-Result<runtime::Timing> time_prefill(const runtime::BenchInput& input, const runtime::TimingOptions& options,
-                                     const Executor& executor) {
+Result<runtime::Timing> time_prefill(const runtime::BenchInput& input, bool max_logits,
+                                     const runtime::TimingOptions& options, const Executor& executor) {
   const SparsePrefillInputs inputs = runtime::prefill_inputs(input);
   const DecodeProblem& problem = input.problem;
+  SparsePrefillOptions call_options = runtime::prefill_options(problem);
+  call_options.max_logits = max_logits;
   const std::int64_t s_q = problem.query.tokens, h_q = problem.query.heads;
   const Device device = device_of(executor);
-  FLASHLATENT_ASSIGN_OR_RETURN(runtime::Buffer max_logits,
+  FLASHLATENT_ASSIGN_OR_RETURN(runtime::Buffer largest,
                                runtime::Buffer::allocate(executor, s_q * h_q * sizeof(float)));
-  const SparsePrefillOutputs outputs{
+  SparsePrefillOutputs outputs{
       {input.outputs.out.data, problem.cache.dtype, {s_q, h_q, problem.cache.v_dim}, device},
-      {max_logits.data(), Dtype::kF32, {s_q, h_q}, device},
-      {input.outputs.lse.data, Dtype::kF32, {s_q, h_q}, device}};
-  const SparsePrefillOptions call_options = runtime::prefill_options(problem);
+      {},
+      {input.outputs.lse.data, Dtype::kF32, {s_q, h_q}, device},
+      input.outputs.out_fp8};
+  if (!input.outputs.out.present()) outputs.out = {};
+  if (max_logits) outputs.max_logits = {largest.data(), Dtype::kF32, {s_q, h_q}, device};
   FLASHLATENT_ASSIGN_OR_RETURN(const std::size_t bytes,
                                sparse_prefill_workspace_bytes(inputs, call_options, executor));
   FLASHLATENT_ASSIGN_OR_RETURN(runtime::Buffer workspace, runtime::Buffer::allocate(executor, bytes));
@@ -156,12 +160,12 @@ Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, cons
   timing_options.graph =
       (timing_options.graph || c.graph || options.layers > 0) && executor.backend == Backend::kCuda;
   const auto time = [&](const runtime::TimingOptions& with) {
-    return c.prefill ? time_prefill(input, with, executor)
+    return c.prefill ? time_prefill(input, c.max_logits, with, executor)
                      : time_decode(input, with, options.layers, executor);
   };
   Result<runtime::Timing> timing = time(timing_options);
   if (!timing.ok()) return timing.status();
-  const Purpose purpose = c.prefill ? purpose_on(executor.backend) : Purpose::kDecode;
+  const Purpose purpose = c.prefill ? purpose_on(executor.backend, c.max_logits) : Purpose::kDecode;
   DecodeProblem problem = input.problem;
   if (c.prefill) std::swap(problem.query.batch, problem.query.tokens);  // each query token is a request
   Result<std::string> why = explain_for(purpose, problem, executor);
@@ -221,7 +225,7 @@ Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, cons
     Executor oracle = executor;
     oracle.kernel = "reference";
     Result<runtime::Timing> oracle_timing = c.prefill
-                                                ? time_prefill(input, {.repeats = 1}, oracle)
+                                                ? time_prefill(input, c.max_logits, {.repeats = 1}, oracle)
                                                 : time_decode(input, {.repeats = 1}, options.layers, oracle);
     if (!oracle_timing.ok()) return oracle_timing.status();
     m.oracle_ms = oracle_timing->median;
@@ -286,6 +290,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
         cache.extra.indexed ? cache.extra.topk : c.extra_tokens;
   }
   if (c.prefill) row["prefill"] = true;
+  if (!c.max_logits) row["max_logits"] = false;
   if (bench.layers > 0) row["layers"] = bench.layers;
   if (bench.told_calls_per_plan() > 0) row["calls_per_plan"] = bench.told_calls_per_plan();
   if (m.cold.repeats > 0) {

@@ -228,29 +228,36 @@ std::string run_prefill(runtime::PrefillRun& run) {
 
 /// check_edges() of a sparse prefill.
 std::string check_prefill_edges(const runtime::CaseSpec& spec, const runtime::RandomCase& random_case,
-                                const runtime::PrefillRun& plain, const std::string& kernel,
-                                Executor executor) {
+                                const SparsePrefillOptions& plain_options, const runtime::PrefillRun& plain,
+                                const std::string& kernel, Executor executor) {
   executor.kernel = kernel;
-  Result<runtime::PrefillRun> run = runtime::PrefillRun::create(runtime::prefill_inputs(random_case.inputs),
-                                                                runtime::prefill_options(random_case.problem),
-                                                                executor, runtime::request_of(spec.edges));
+  SparsePrefillOptions options = runtime::prefill_options(random_case.problem);
+  options.max_logits = plain_options.max_logits;
+  Result<runtime::PrefillRun> run = runtime::PrefillRun::create(
+      runtime::prefill_inputs(random_case.inputs), options, executor, runtime::request_of(spec.edges));
   if (!run.ok()) return run.status().message();
   if (std::string why = run_prefill(*run); !why.empty()) return "with edges: " + why;
-  return runtime::compare_prefill_edges(random_case.inputs, run->results(), plain.results());
+  const Result<FusedEdges> fused = sparse_prefill_edges(run->inputs(), run->outputs(), options, executor);
+  if (!fused.ok()) return fused.status().message();
+  return runtime::compare_prefill_edges(random_case.inputs, run->results(), plain.results(), !fused->output);
 }
 
-/// The same for sparse prefill, with max_logits.
-CheckResult check_prefill(const runtime::CaseSpec& spec, std::uint64_t seed, const Executor& executor) {
+/// The same for sparse prefill, with max_logits or without.
+CheckResult check_prefill(const runtime::CaseSpec& spec, std::uint64_t seed, const Executor& executor,
+                          bool max_logits) {
   runtime::RandomCase with_edges = runtime::make_case(spec, seed);
   runtime::RandomCase random_case = runtime::without_edges(with_edges);
   const SparsePrefillInputs inputs = runtime::prefill_inputs(random_case.inputs);
-  const SparsePrefillOptions options = runtime::prefill_options(random_case.problem);
+  SparsePrefillOptions options = runtime::prefill_options(random_case.problem);
+  options.max_logits = max_logits;
   Result<runtime::PrefillRun> run = runtime::PrefillRun::create(inputs, options, executor);
   if (!run.ok()) return failed(run.status());
   const Result<std::string> kernel = sparse_prefill_kernel(run->inputs(), run->outputs(), options, executor);
   if (!kernel.ok()) return failed(kernel.status());
   const auto wrong = [&](const std::string& why) {
-    return CheckResult{.outcome = Outcome::kWrong, .detail = why, .kernel = *kernel};
+    return CheckResult{.outcome = Outcome::kWrong,
+                       .detail = max_logits ? why : "without max_logits: " + why,
+                       .kernel = *kernel};
   };
   if (const std::string why = run_prefill(*run); !why.empty()) return wrong(why);
   if (runtime::may_split_query(random_case.problem)) {
@@ -264,12 +271,20 @@ CheckResult check_prefill(const runtime::CaseSpec& spec, std::uint64_t seed, con
   }
   const Result<runtime::Comparison> comparison = runtime::compare_prefill(inputs, options, run->results());
   if (!comparison.ok()) return failed(comparison.status());
-  if (comparison->ok() && spec.edges.present()) {
-    const std::string why = check_prefill_edges(spec, with_edges, *run, *kernel, executor);
+  if (!comparison->ok()) return wrong(runtime::to_string(*comparison));
+  if (spec.edges.present()) {
+    const std::string why = check_prefill_edges(spec, with_edges, options, *run, *kernel, executor);
     if (!why.empty()) return wrong(why);
   }
-  return {comparison->ok() ? Outcome::kRight : Outcome::kWrong, runtime::to_string(*comparison),
-          comparison->relative_error, *kernel};
+  return {Outcome::kRight, runtime::to_string(*comparison), comparison->relative_error, *kernel};
+}
+
+/// Sparse prefill with max_logits, and without, which more kernels take.
+CheckResult check_prefill(const runtime::CaseSpec& spec, std::uint64_t seed, const Executor& executor) {
+  CheckResult without = check_prefill(spec, seed, executor, false);
+  if (without.outcome != Outcome::kRight) return without;
+  CheckResult with = check_prefill(spec, seed, executor, true);
+  return with.outcome == Outcome::kRefused ? without : with;
 }
 
 /// --shard I/N: every N-th case from the I-th on.

@@ -65,6 +65,20 @@ CaseSpec pages_of(int heads, int page_size) {
   return {.name = "pages", .heads = heads, .page_size = page_size};
 }
 
+/// e4m3 pages with e4m3 products: of e4m3 queries with so many scales, or of bf16 queries (-1).
+CaseSpec e4m3_products(int query_scales, int qk_dim, int heads, int page_size) {
+  CaseSpec spec = {.name = "e4m3 products",
+                   .format = KvFormat::kE4m3,
+                   .scales = 1,
+                   .heads = heads,
+                   .qk_dim = qk_dim,
+                   .page_size = page_size};
+  spec.products = Products::kFp8;
+  spec.e4m3_query = query_scales >= 0;
+  spec.query_scales = std::max(query_scales, 0);
+  return spec;
+}
+
 CaseSpec paged(KvFormat format, int qk_dim, int heads, int page_size) {
   return {.name = "pages",
           .format = format,
@@ -94,6 +108,7 @@ void add_small_prefill_cases(std::vector<CaseSpec>& cases) {
   cases.push_back(prefill(2, 130, paged(KvFormat::kE4m3, 576, 33, 3)));
   for (int dim : {512, 576}) {
     cases.push_back(with_extra(65, 3, prefill(2, 77, paged(KvFormat::kE4m3, dim, 16, 7))));
+    cases.push_back(prefill(3, 130, e4m3_products(1, dim, 70, 3)));
   }
   for (std::size_t i = first; i < cases.size(); ++i) cases[i].name += " small";
 }
@@ -124,6 +139,8 @@ void add_full_prefill_cases(std::vector<CaseSpec>& cases) {
       cases.push_back(prefill(9, 130, paged(KvFormat::kFp8_656, 512, heads, page_size)));
       cases.push_back(prefill(9, 130, paged(KvFormat::kE4m3, 576, heads, page_size)));
       cases.push_back(prefill(9, 130, paged(KvFormat::kE4m3, 512, heads, page_size)));
+      cases.push_back(with_lengths(prefill(9, 130, e4m3_products(heads, 576, heads, page_size))));
+      cases.push_back(prefill(9, 300, e4m3_products(-1, 512, heads, page_size)));
       for (const LatentFormat* format : value_records()) {
         cases.push_back(prefill(9, 130, alone(*format, pages_of(heads, page_size))));
       }
@@ -176,6 +193,16 @@ void add_full_prefill_cases(std::vector<CaseSpec>& cases) {
 
 namespace {
 
+/// Half of the e4m3 caches without an extra cache: products in e4m3, from e4m3 queries or not.
+void draw_e4m3_products(std::uint64_t seed, int number, CaseSpec& spec) {
+  Draw draw(seed ^ 0x65346D33ULL, number);
+  if (spec.format != KvFormat::kE4m3 || !spec.extra_lengths.empty() || draw.one_in(2)) return;
+  spec.products = Products::kFp8;
+  spec.e4m3_query = draw.one_in(2);
+  if (spec.e4m3_query) spec.query_scales = draw.of({0, 1, spec.heads});
+  if (spec.logit_scale <= 0) spec.logit_scale = 1;
+}
+
 CaseSpec random_prefill_case(std::uint64_t seed, int number) {
   constexpr std::int64_t kWork = 60'000'000;
   Draw draw(seed ^ 0x5041727365ULL, number);
@@ -224,6 +251,7 @@ CaseSpec random_prefill_case(std::uint64_t seed, int number) {
       for (int i = 0; i < query_tokens; ++i) spec.extra_topk_lengths.push_back(draw.from(0, spec.extra_topk));
     }
   }
+  draw_e4m3_products(seed, number, spec);
   spec.split_query = runtime::may_split_query(runtime::problem_of(spec)) && draw.one_in(3);
   draw_records(seed, number, spec);
   spec.name = fmt::format("random prefill {} s_q{}", number, query_tokens);

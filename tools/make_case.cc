@@ -506,8 +506,7 @@ void add_make_case(CLI::App& app, Action& action) {
           "from pages")
       ->check(CLI::IsMember({"rows", "pages"}))
       ->needs("--topk")
-      ->excludes("--query-tokens", "--ragged", "--kv-heads", "--layout", "--causal", "--e4m3-queries",
-                 "--products");
+      ->excludes("--query-tokens", "--ragged", "--kv-heads", "--layout", "--causal");
   runtime::EdgeSpec& edges = spec.edges;
   make->add_option("--q-norm", edges.norm, "Queries are normalised first, with this epsilon")
       ->check(number_between(0, 1e6))

@@ -114,6 +114,7 @@ class Cases {
         c.problem.sparse = {.enabled = true, .topk = topk};
         c.problem.options.causal = false;
         c.prefill = true;
+        c.max_logits = format != KvFormat::kFp8_584;  // without them kernels of lists take it, too
         c.name = "prefill " + name_of(c);
         add(std::move(c));
       }
@@ -207,6 +208,7 @@ std::vector<BenchCase> all_cases() {
   cases.add_prefill(KvFormat::kPlain, {16, 64, 128}, 2048);
   cases.add_prefill(KvFormat::kPlain, {16, 64, 128}, 512);
   cases.add_prefill(KvFormat::kFp8_656, {16, 64, 128}, 2048);
+  cases.add_prefill(KvFormat::kE4m3, {16, 64, 128}, 2048);
   cases.add_prefill(KvFormat::kFp8_584, {16, 64, 128}, 2048);
   cases.add_separate(
       {{32, 8}, {64, 8}, {8, 1}, {96, 8}, {32, 32}}, {64, 128, 256},
@@ -240,7 +242,8 @@ std::vector<KernelCall> calls_of(const BenchCase& c, const schedule::Workers& wo
   own.costs = &table;
   Executor executor;
   executor.backend = Backend::kCuda;
-  const Purpose purpose = c.prefill ? Purpose::kTurns : Purpose::kDecode;
+  const Purpose in_turn = c.max_logits ? Purpose::kTurnsMaxLogits : Purpose::kTurns;
+  const Purpose purpose = c.prefill ? in_turn : Purpose::kDecode;
   const DecodeProblem problem = problem_of(c);
   const Result<std::vector<Candidate>> list = candidates(problem, executor, own, purpose);
   if (!list.ok()) return {};

@@ -18,7 +18,8 @@ namespace flashlatent {
 /// The innermost stride is 1; other strides are free. Outputs overlap
 /// neither inputs nor each other.
 struct SparsePrefillInputs {
-  ConstTensorView q;  ///< bf16 or fp16 (s_q, h_q, d), s_q up to 2^20.
+  /// bf16 or fp16 (s_q, h_q, d), s_q up to 2^20; with an e4m3 cache also uint8, e4m3.
+  ConstTensorView q;
   /// Optional, (s_q, h_q, 64), as DecodeInputs::q_rope: q then has the first columns, and d counts both.
   ConstTensorView q_rope;
   /// q's dtype (s_kv, 1, d); or a paged cache as DecodeInputs::kv_cache: (pages, page_size, 1, d), or uint8
@@ -41,6 +42,8 @@ struct SparsePrefillInputs {
   ConstTensorView extra_topk_length;  ///< int32 (s_q), optional, as topk_length.
 
   ConstTensorView kv_scale;  ///< fp32 (1), optional, only with e4m3: an element is e4m3 * scale. Absent: 1.
+  /// fp32 (1) or (h_q), optional, only with an e4m3 q: its scale, of all heads or of each. Absent: 1.
+  ConstTensorView q_scale;
 
   // The edges of a layer, as in DecodeInputs, with positions (s_q).
   float q_norm = 0;
@@ -50,8 +53,10 @@ struct SparsePrefillInputs {
 
 /// A query token without any token to attend to has out = 0 and max_logits = lse = -inf.
 struct SparsePrefillOutputs {
-  TensorView out;          ///< (s_q, h_q, v_dim), q's dtype.
-  TensorView max_logits;   ///< fp32 (s_q, h_q), any strides: the largest softmax_scale * q . k.
+  TensorView out;  ///< (s_q, h_q, v_dim), q's dtype; bf16 where q is e4m3.
+  /// fp32 (s_q, h_q), any strides: the largest softmax_scale * q . k. Absent without
+  /// SparsePrefillOptions::max_logits.
+  TensorView max_logits;
   TensorView lse;          ///< fp32 (s_q, h_q), any strides, natural logarithm.
   Fp8Output out_fp8 = {};  ///< Only with SparsePrefillOptions::out_edge, as DecodeOutputs::out_fp8.
 };
@@ -63,6 +68,9 @@ struct SparsePrefillOptions {
   CacheFormat format = {};                    ///< For a kv of bytes, as for infer_problem().
   std::optional<KvFormat> extra_format = {};  ///< For an extra_kv_cache of bytes, likewise.
   bool out_edge = false;                      ///< The call has out_fp8. out_rotate sets it, too.
+  /// Does the call have max_logits? Without it more kernels take FP8 caches, with edges in their own passes.
+  bool max_logits = true;
+  Products products = Products::kAuto;  ///< With e4m3, as DecodeProblem::Options::products.
 };
 
 /// Bytes of the workspace that sparse_prefill() needs; on CUDA those of the edges alone: a query with q_norm
@@ -72,10 +80,17 @@ Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& in
                                                    const SparsePrefillOptions& options,
                                                    const Executor& executor);
 
+/// The same of a call with these outputs, which may be less: what its kernel does in its own passes needs no
+/// room. Errors: those of sparse_prefill().
+Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& inputs,
+                                                   const SparsePrefillOutputs& outputs,
+                                                   const SparsePrefillOptions& options,
+                                                   const Executor& executor);
+
 /// For query token t and query head h, over the tokens of kv (and of extra_kv_cache) that t's indices name:
 ///   S = softmax_scale * q . K^T;  out = softmax(S) . V;  max_logits = max S;  lse = ln sum exp S.
 /// `workspace` is aligned to 256 bytes and holds nothing from one call to the next. On CUDA the call is one
-/// launch, and one for each edge, which a graph can capture.
+/// launch, and one for each edge that its kernel does not have in its own passes, which a graph can capture.
 /// Errors: kInvalidArgument (a tensor or option that does not fit, by name), kUnsupported (no kernel of the
 /// backend takes it; says why), kUnavailable, kExhausted (`workspace` is too small); after any of them
 /// nothing was written.

@@ -49,7 +49,8 @@ def prefill(step: flashlatent.Step, q: torch.Tensor, kv_cache: torch.Tensor, cho
     kind = (q.device.type, q.dtype, q.shape[1:], kv_cache.dtype, kv_cache.shape[-1], options.get("extra_kv_format"))
     if kind not in _refused:
         try:
-            return flashlatent.sparse_prefill(q, kv_cache, q_rope=q_rope, out=out, **chosen.arguments(), **options)[2]
+            return flashlatent.sparse_prefill(q, kv_cache, q_rope=q_rope, out=out, with_max_logits=False,
+                                              **chosen.arguments(), **options)[2]
         except flashlatent.UnsupportedError as error:
             _refused.add(kind)
             _logger.info("flashlatent: prompts take the decode kernels: %s", error)

@@ -73,8 +73,9 @@ std::string reason_to_decline(const choose::Cutter& cutter, const DecodeProblem&
   if (!admits(executor, kernel)) return kOtherAskedFor;
   // The oracle is a thousand times slower, so it must not be picked unasked.
   if (&cutter == choose::cutters().back() && executor.kernel.empty()) return kOnlyByName;
-  if (purpose == Purpose::kTurns) {
-    return cutter.turns == nullptr ? kNoPrefill : kernel.declines_turns(problem).value_or("");
+  if (is_in_turn(purpose)) {
+    if (cutter.turns == nullptr) return kNoPrefill;
+    return kernel.declines_turns(problem, purpose == Purpose::kTurnsMaxLogits).value_or("");
   }
   std::string reason = kernel.declines(problem).value_or("");
   if (reason.empty() && kernel.backend() == Backend::kCuda) reason = too_far_for_device(problem);
@@ -122,6 +123,13 @@ schedule::CallTimes times_of(const choose::Cutter& cutter, const DecodeProblem& 
   return {times(g).equal + edges, times(nearer).varied + edges};
 }
 
+/// The same of sparse prefill.
+schedule::CallTimes times_in_turn(const DecodeKernel& kernel, const DecodeProblem& problem,
+                                  const schedule::Geometry& g, const schedule::Workers& workers) {
+  const std::int64_t time = schedule::estimate(g) + time_of_edges(kernel, problem, g, workers);
+  return {time, time};
+}
+
 /// Chooses the candidate's geometry anew, for requests of typical_problem()'s lengths.
 Status choose_for(const DecodeProblem& typical, const schedule::Workers& workers, Candidate& candidate) {
   const schedule::Workers here = workers_in_call(typical, workers);
@@ -159,7 +167,7 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
                                           const schedule::Workers& workers, Purpose purpose) {
   FLASHLATENT_RETURN_IF_ERROR(validate(problem));
   FLASHLATENT_RETURN_IF_ERROR(validate_kernel_name(executor));
-  const bool in_turn = purpose == Purpose::kTurns;
+  const bool in_turn = is_in_turn(purpose);
   const schedule::Workers here = in_turn ? workers : workers_in_call(problem, workers);
   const std::optional<DecodeProblem> typical = in_turn ? std::nullopt : typical_problem(problem);
   std::vector<Candidate> list;
@@ -183,8 +191,7 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
                                           problem.cache.max_pages, " nothing would be gained");
         }
       }
-      candidate.times = in_turn ? schedule::CallTimes{schedule::estimate(candidate.geometry),
-                                                      schedule::estimate(candidate.geometry)}
+      candidate.times = in_turn ? times_in_turn(kernel, problem, candidate.geometry, here)
                                 : times_of(*cutter, problem, candidate.geometry, here);
       candidate.at_reach = candidate.geometry;
       if (typical) FLASHLATENT_RETURN_IF_ERROR(choose_for(*typical, workers, candidate));

@@ -30,8 +30,14 @@ struct Candidate {
 /// The call that a problem is for.
 enum class Purpose {
   kDecode,
-  kTurns,  ///< Sparse prefill on CUDA, by Partition::kTurns (DecodeKernel::declines_turns).
+  // Sparse prefill on CUDA, by Partition::kTurns (DecodeKernel::declines_turns):
+  kTurns,           ///< ... without the largest scores.
+  kTurnsMaxLogits,  ///< ... and the largest scores.
 };
+
+inline bool is_in_turn(Purpose purpose) {
+  return purpose != Purpose::kDecode;
+}
 
 /// All kernels of the executor's backend, in the table's order. `workers` are the device's multiprocessors,
 /// or CPU threads; the device is not asked.

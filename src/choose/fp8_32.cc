@@ -30,6 +30,10 @@ constexpr Shapes kFp8_584Shapes = shapes_of(Source::kRopeRecords);
 constexpr Shapes kListedSharesShapes = shapes_of(Source::kOwn, Cut::kListedShares);
 constexpr Shapes kRecordsShapes = shapes_of(Source::kRecords);
 constexpr Shapes kRecordsSharesShapes = shapes_of(Source::kRecords, Cut::kShares);
+constexpr Shapes kTurnsShapes = shapes_of(Source::kOwn, Cut::kTurns);
+constexpr Shapes kE4m3TurnsShapes = shapes_of(Source::kE4m3, Cut::kTurns);
+constexpr Shapes kFp8_584TurnsShapes = shapes_of(Source::kRopeRecords, Cut::kTurns);
+constexpr Shapes kRecordsTurnsShapes = shapes_of(Source::kRecords, Cut::kTurns);
 constexpr TeamShape kTeamShape = {
     .tile_rows = fp8::kTeamRows, .team = fp8::kTeamCtas, .costs = cost::of_teams(Kernel::kFp8Rows16Team8)};
 constexpr TeamShape kE4m3TeamShape = {
@@ -56,13 +60,22 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return in_turn_if_faster(problem, listed_geometry(problem, workers, shape_of(problem, of_shares), line));
 }
 
+/// Sparse prefill.
+schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
+  const Shapes& shapes = fp8::is_fp8_584(problem)      ? kFp8_584TurnsShapes
+                         : fp8::is_of_records(problem) ? kRecordsTurnsShapes
+                         : fp8::is_e4m3(problem)       ? kE4m3TurnsShapes
+                                                       : kTurnsShapes;
+  return turns_geometry(problem, workers, shape_of(problem, shapes));
+}
+
 schedule::Geometry geometry_of_teams(const DecodeProblem& problem, const schedule::Workers& workers) {
   return team_geometry(problem, workers, fp8::is_e4m3(problem) ? kE4m3TeamShape : kTeamShape);
 }
 
 }  // namespace
 
-const Cutter kFp8Rows32 = {.kernel = cuda::kFp8Rows32Kernel, .geometry = geometry};
+const Cutter kFp8Rows32 = {.kernel = cuda::kFp8Rows32Kernel, .geometry = geometry, .turns = turns};
 const Cutter kFp8Rows16Team8 = {.kernel = cuda::kFp8Rows16Team8Kernel, .geometry = geometry_of_teams};
 
 }  // namespace flashlatent::choose

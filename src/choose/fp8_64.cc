@@ -30,6 +30,20 @@ constexpr DenseShape kRecordsShape = {.tile_rows = kTileRows,
 constexpr DenseShape kRecordsSharesShape = {
     .tile_rows = kTileRows, .cost = cost::of(Kernel::kFp8Rows64, {Source::kRecords, Cut::kShares})};
 
+/// Of sparse prefill.
+struct TurnsShapes {
+  DenseShape one_tile, tiles;
+};
+consteval TurnsShapes turns_of(Source source) {
+  return {
+      {.tile_rows = kTileRows, .cost = cost::of(Kernel::kFp8Rows64, {source, Cut::kTurns})},
+      {.tile_rows = kTileRows, .cost = cost::of(Kernel::kFp8Rows64, {source, Cut::kTurns, Tile::kTiles})}};
+}
+constexpr TurnsShapes kOwnTurns = turns_of(Source::kOwn);
+constexpr TurnsShapes kE4m3Turns = turns_of(Source::kE4m3);
+constexpr TurnsShapes kFp8_584Turns = turns_of(Source::kRopeRecords);
+constexpr TurnsShapes kRecordsTurns = turns_of(Source::kRecords);
+
 /// Shares of items, or whole items by kTurns, if that is no slower than a line.
 schedule::Geometry records_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const schedule::Geometry line = dense_geometry(problem, workers, kRecordsShape);
@@ -57,8 +71,18 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return g;
 }
 
+/// Sparse prefill.
+schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
+  const TurnsShapes& shapes = fp8::is_fp8_584(problem)      ? kFp8_584Turns
+                              : fp8::is_of_records(problem) ? kRecordsTurns
+                              : fp8::is_e4m3(problem)       ? kE4m3Turns
+                                                            : kOwnTurns;
+  return turns_geometry(problem, workers,
+                        cuda::rows_of_item(problem) <= kTileRows ? shapes.one_tile : shapes.tiles);
+}
+
 }  // namespace
 
-const Cutter kFp8Rows64 = {.kernel = cuda::kFp8Rows64Kernel, .geometry = geometry};
+const Cutter kFp8Rows64 = {.kernel = cuda::kFp8Rows64Kernel, .geometry = geometry, .turns = turns};
 
 }  // namespace flashlatent::choose

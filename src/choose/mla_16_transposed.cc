@@ -50,7 +50,10 @@ schedule::CallTimes times(const DecodeProblem& problem, const schedule::Geometry
 
 schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
   constexpr cost::Costs kOfTurns = cost::of(Kernel::kMla16Transposed, {Source::kRopeRecords, Cut::kTurns});
-  return turns_geometry(problem, workers, {.tile_rows = mla_16_transposed::kTileRows, .cost = kOfTurns});
+  constexpr cost::Costs kOfRecords = cost::of(Kernel::kMla16Transposed, {Source::kRecords, Cut::kTurns});
+  const bool records = cuda::loading_of(problem) == cuda::Loading::kRecords;
+  return turns_geometry(problem, workers,
+                        {.tile_rows = mla_16_transposed::kTileRows, .cost = records ? kOfRecords : kOfTurns});
 }
 
 }  // namespace

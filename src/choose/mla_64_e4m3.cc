@@ -49,8 +49,17 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return shares && schedule::estimate(*shares) <= schedule::estimate(line) ? *shares : line;
 }
 
+/// Sparse prefill.
+schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
+  const bool few = cuda::rows_of_item(problem) <= mla_64_e4m3::kFewRows;
+  const cost::Costs cost = few ? cost::of(Kernel::kMla64E4m3, {Cut::kTurns, Tile::kRows16})
+                               : cost::of(Kernel::kMla64E4m3, Cut::kTurns);
+  return turns_geometry(problem, workers,
+                        {.tile_rows = few ? mla_64_e4m3::kFewRows : mla_64_e4m3::kTileRows, .cost = cost});
+}
+
 }  // namespace
 
-const Cutter kMla64E4m3 = {.kernel = cuda::kE4m3Kernel, .geometry = geometry};
+const Cutter kMla64E4m3 = {.kernel = cuda::kE4m3Kernel, .geometry = geometry, .turns = turns};
 
 }  // namespace flashlatent::choose

@@ -180,8 +180,9 @@ schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& 
       case cuda::Loading::kFp8:
       case cuda::Loading::kListedFp8:
         return cost::of(Kernel::kMla64Pingpong, {Source::kFp8, Cut::kTurns});
-      case cuda::Loading::kRopeRecords:
       case cuda::Loading::kRecords:
+        return cost::of(Kernel::kMla64Pingpong, {Source::kRecords, Cut::kTurns});
+      case cuda::Loading::kRopeRecords:
         return one_tile ? cost::of(Kernel::kMla64Pingpong, {Source::kRopeRecords, Cut::kTurns})
                         : cost::of(Kernel::kMla64Pingpong, {Source::kRopeRecords, Cut::kTurns, Tile::kTiles});
       case cuda::Loading::kBoxes:

@@ -49,6 +49,12 @@ WorkspaceSize workspace_with_edges(std::size_t own, const DecodeProblem& problem
   return {begin + edges, begin};
 }
 
+std::size_t used_edge_room(const DecodeProblem& problem, const DecodeOutputs& outputs, FusedEdges fused) {
+  const EdgeRoom room = edge_room(problem);
+  if (problem.options.out_edge && !fused.output && !outputs.out.present()) return room.bytes();
+  return problem.options.q_edge && !fused.query ? room.query : 0;
+}
+
 LayerEdges::LayerEdges(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
                        FusedEdges fused, void* room)
     : given_(inputs),

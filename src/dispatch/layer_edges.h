@@ -20,6 +20,9 @@ struct WorkspaceSize {
 };
 WorkspaceSize workspace_with_edges(std::size_t own, const DecodeProblem& problem);
 
+/// The part of that room that LayerEdges uses in a call with these outputs.
+std::size_t used_edge_room(const DecodeProblem& problem, const DecodeOutputs& outputs, FusedEdges fused);
+
 /// The room of a call that is asked about and does not run: aligned as in a workspace, and never read.
 inline void* const kUnreadRoom = reinterpret_cast<void*>(std::uintptr_t{256});
 

@@ -80,7 +80,7 @@ Result<Selection> select(const DecodeProblem& problem, const Executor& executor,
                       .geometry = best->geometry,
                       .estimate = best->times.equal,
                       .prefix = best->prefix};
-  if (purpose == Purpose::kTurns) return selection;
+  if (is_in_turn(purpose)) return selection;
   selection.packs = packs(problem, *best, workers);
   Sizes sizes = sizes_of(problem, list, *best);
   if (lengths_may_decide(problem, executor)) {

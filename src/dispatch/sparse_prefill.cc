@@ -33,10 +33,15 @@ Status validate_kv(const ConstTensorView& kv, const CacheFormat& said, const Con
                             "; rows (s_kv, 1, d) of q's dtype, or an FP8 cache in pages, ",
                             "(pages, page_size, 1, d), are accepted");
   }
+  if (kv.rank == 3 && q.dtype == Dtype::kU8) {
+    return invalid_argument("q is ", to_string(q), "; with rows (s_kv, 1, d) bf16 and fp16 are accepted");
+  }
   if (kv.rank == 3) return expect_strided("kv", kv, q.dtype, device, {-1, 1, d});
   FLASHLATENT_ASSIGN_OR_RETURN(const LatentFormat* format, resolve_format("kv", kv, said));
-  if (!format->plain() && q.dtype != Dtype::kBF16) {
-    return invalid_argument("q is ", to_string(q), "; with an ", format->name, " cache bf16 is accepted");
+  const bool takes_e4m3 = format->scales == ScaleKind::kOfCache;
+  if (!format->plain() && q.dtype != Dtype::kBF16 && !(takes_e4m3 && q.dtype == Dtype::kU8)) {
+    return invalid_argument("q is ", to_string(q), "; with an ", format->name, " cache bf16",
+                            takes_e4m3 ? " and e4m3 (uint8) are" : " is", " accepted");
   }
   FLASHLATENT_RETURN_IF_ERROR(
       expect_strided("kv", kv, format->dtype(q.dtype), device, {-1, -1, 1, format->last_extent(d)}));
@@ -46,9 +51,9 @@ Status validate_kv(const ConstTensorView& kv, const CacheFormat& said, const Con
 /// Checks shapes and dtypes by the names of this call. What it has in common with decode is checked there.
 Status validate_shapes(const SparsePrefillInputs& inputs, const CacheFormat& format, Device device) {
   const ConstTensorView& q = inputs.q;
-  if (q.rank != 3 || (q.dtype != Dtype::kBF16 && q.dtype != Dtype::kF16)) {
+  if (q.rank != 3 || (q.dtype != Dtype::kBF16 && q.dtype != Dtype::kF16 && q.dtype != Dtype::kU8)) {
     return invalid_argument("q is ", q.present() ? to_string(q) : "missing",
-                            "; expected bf16 or fp16 (s_q, h_q, d)");
+                            "; expected bf16 or fp16 (s_q, h_q, d), or uint8 with an e4m3 cache");
   }
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("q", q, q.dtype, device, {-1, -1, -1}));
   const std::int64_t s_q = q.shape[0];
@@ -81,7 +86,7 @@ Status validate_shapes(const SparsePrefillInputs& inputs, const CacheFormat& for
 }
 
 Status validate_outputs(const DecodeProblem& problem, const SparsePrefillInputs& inputs,
-                        const SparsePrefillOutputs& outputs, Device device) {
+                        const SparsePrefillOutputs& outputs, bool max_logits, Device device) {
   const std::int64_t s_q = problem.query.batch, h_q = problem.query.heads, v_dim = problem.cache.v_dim;
   const TensorView out(nullptr, problem.cache.dtype, {s_q, h_q, v_dim}, device);
   FLASHLATENT_RETURN_IF_ERROR(
@@ -89,7 +94,13 @@ Status validate_outputs(const DecodeProblem& problem, const SparsePrefillInputs&
   if (outputs.out.present() || !outputs.out_fp8.present()) {
     FLASHLATENT_RETURN_IF_ERROR(expect_strided("out", outputs.out, out.dtype, device, {s_q, h_q, v_dim}));
   }
-  FLASHLATENT_RETURN_IF_ERROR(expect("max_logits", outputs.max_logits, Dtype::kF32, device, {s_q, h_q}));
+  if (max_logits) {
+    FLASHLATENT_RETURN_IF_ERROR(expect("max_logits", outputs.max_logits, Dtype::kF32, device, {s_q, h_q}));
+  } else if (outputs.max_logits.present()) {
+    return invalid_argument(
+        "max_logits is ", to_string(outputs.max_logits),
+        ", but SparsePrefillOptions::max_logits is false; true is accepted, or no tensor");
+  }
   return expect("lse", outputs.lse, Dtype::kF32, device, {s_q, h_q});
 }
 
@@ -114,16 +125,23 @@ struct Chosen {
   WorkspaceSize workspace() const {
     return workspace_with_edges(aligned(selection.plan_bytes) + selection.workspace_bytes, call.problem);
   }
+  /// Of a call with these outputs.
+  WorkspaceSize workspace(const DecodeOutputs& outputs) const {
+    WorkspaceSize size = workspace();
+    const FusedEdges fused = fused_edges(selection, call.problem, call.inputs, outputs);
+    size.bytes = size.edges_begin + used_edge_room(call.problem, outputs, fused);
+    return size;
+  }
 };
 
 DecodeOutputs decode_outputs_of(const SparsePrefillOutputs& outputs) {
   return {out_as_decode(outputs), with_last_query_token(outputs.lse), outputs.out_fp8};
 }
 
-/// The call's tensors as its kernel sees them. No kernel has edges in its own passes where CTAs take whole
-/// query tokens.
+/// The call's tensors as its kernel sees them.
 LayerEdges edges_of(const Chosen& chosen, const DecodeOutputs& outputs, void* room) {
-  return {chosen.call.problem, chosen.call.inputs, outputs, FusedEdges{}, room};
+  const auto& [problem, inputs] = chosen.call;
+  return {problem, inputs, outputs, fused_edges(chosen.selection, problem, inputs, outputs), room};
 }
 
 /// Makes the plan at the begin of the workspace and returns it.
@@ -142,15 +160,20 @@ Result<Chosen> choose_kernel(const SparsePrefillInputs& inputs, const SparsePref
                              const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   FLASHLATENT_ASSIGN_OR_RETURN(SparsePrefillCall call, as_decode(inputs, options, device_of(executor)));
-  FLASHLATENT_ASSIGN_OR_RETURN(Selection selection,
-                               select(call.problem, executor, purpose_on(executor.backend)));
+  FLASHLATENT_ASSIGN_OR_RETURN(
+      Selection selection, select(call.problem, executor, purpose_on(executor.backend, options.max_logits)));
   return Chosen{call, selection};
 }
 
 }  // namespace
 
-Purpose purpose_on(Backend backend) {
-  return backend == Backend::kCuda ? Purpose::kTurns : Purpose::kDecode;
+Purpose purpose_on(Backend backend, bool max_logits) {
+  if (backend != Backend::kCuda) return Purpose::kDecode;
+  return max_logits ? Purpose::kTurnsMaxLogits : Purpose::kTurns;
+}
+
+TensorView max_logits_as_decode(const SparsePrefillOutputs& outputs) {
+  return outputs.max_logits.present() ? with_last_query_token(outputs.max_logits) : TensorView();
 }
 
 Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
@@ -167,12 +190,14 @@ Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const Spa
   call.inputs.extra_indices = inputs.extra_indices;
   call.inputs.extra_topk_length = inputs.extra_topk_length;
   call.inputs.kv_scale = inputs.kv_scale;
+  call.inputs.q_scale = inputs.q_scale;
   call.inputs.q_norm = inputs.q_norm;
   call.inputs.q_rotate = with_query_token(inputs.q_rotate);
   call.inputs.out_rotate = with_query_token(inputs.out_rotate);
   DecodeProblem::Options decode_options;
   decode_options.softmax_scale = options.softmax_scale;
   decode_options.out_edge = options.out_edge;
+  decode_options.products = options.products;
   FLASHLATENT_ASSIGN_OR_RETURN(call.problem, infer_problem(call.inputs, options.v_dim, decode_options,
                                                            options.format, options.extra_format));
   FLASHLATENT_RETURN_IF_ERROR(validate_inputs(call.problem, call.inputs, device));
@@ -184,6 +209,16 @@ Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& in
                                                    const Executor& executor) {
   FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose_kernel(inputs, options, executor));
   return chosen.workspace().bytes;
+}
+
+Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& inputs,
+                                                   const SparsePrefillOutputs& outputs,
+                                                   const SparsePrefillOptions& options,
+                                                   const Executor& executor) {
+  FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose_kernel(inputs, options, executor));
+  FLASHLATENT_RETURN_IF_ERROR(
+      validate_outputs(chosen.call.problem, inputs, outputs, options.max_logits, device_of(executor)));
+  return chosen.workspace(decode_outputs_of(outputs)).bytes;
 }
 
 Result<std::string> sparse_prefill_kernel(const SparsePrefillInputs& inputs,
@@ -198,14 +233,21 @@ Result<std::string> sparse_prefill_kernel(const SparsePrefillInputs& inputs,
   return std::string(kernel->name);
 }
 
+Result<FusedEdges> sparse_prefill_edges(const SparsePrefillInputs& inputs,
+                                        const SparsePrefillOutputs& outputs,
+                                        const SparsePrefillOptions& options, const Executor& executor) {
+  FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose_kernel(inputs, options, executor));
+  return fused_edges(chosen.selection, chosen.call.problem, chosen.call.inputs, decode_outputs_of(outputs));
+}
+
 Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutputs& outputs,
                       const SparsePrefillOptions& options, Memory workspace, const Executor& executor) {
   FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose_kernel(inputs, options, executor));
   const DecodeProblem& problem = chosen.call.problem;
   const Selection& selection = chosen.selection;
   const Device device = device_of(executor);
-  const WorkspaceSize size = chosen.workspace();
-  FLASHLATENT_RETURN_IF_ERROR(validate_outputs(problem, inputs, outputs, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_outputs(problem, inputs, outputs, options.max_logits, device));
+  const WorkspaceSize size = chosen.workspace(decode_outputs_of(outputs));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, size.bytes, kAlignment));
   FLASHLATENT_RETURN_IF_ERROR(expect_apart(inputs, outputs, {workspace.data, size.bytes}, device));
   if (problem.query.batch == 0) return {};
@@ -222,9 +264,18 @@ Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutp
     plan = build_plan(selection, lengths_of(problem, edges.inputs()), workspace);
     rest = {bytes + plan.bytes, size.edges_begin - plan.bytes};
   }
-  FLASHLATENT_RETURN_IF_ERROR(
-      kernel->launch({problem, edges.inputs(), edges.outputs(), selection.geometry, selection.prefix, plan,
-                      rest, executor, with_last_query_token(outputs.max_logits)}));
+  FLASHLATENT_RETURN_IF_ERROR(kernel->launch({problem,
+                                              edges.inputs(),
+                                              edges.outputs(),
+                                              selection.geometry,
+                                              selection.prefix,
+                                              plan,
+                                              rest,
+                                              executor,
+                                              max_logits_as_decode(outputs),
+                                              {},
+                                              {},
+                                              /*sparse_prefill=*/true}));
   return edges.behind(executor);
 }
 

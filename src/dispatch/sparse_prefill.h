@@ -18,13 +18,18 @@ Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const Spa
                                     Device device);
 
 /// The purpose of a sparse prefill on this backend. On CUDA query tokens are taken by Partition::kTurns,
-/// without plan and workspace.
-Purpose purpose_on(Backend backend);
+/// without plan and workspace. `max_logits`: are the largest scores wanted?
+Purpose purpose_on(Backend backend, bool max_logits = true);
 
 /// The name of the kernel that a call with these tensors runs.
 Result<std::string> sparse_prefill_kernel(const SparsePrefillInputs& inputs,
                                           const SparsePrefillOutputs& outputs,
                                           const SparsePrefillOptions& options, const Executor& executor);
+
+/// The edges that the kernel of such a call has in its own passes. The tensors are validated.
+Result<FusedEdges> sparse_prefill_edges(const SparsePrefillInputs& inputs,
+                                        const SparsePrefillOutputs& outputs,
+                                        const SparsePrefillOptions& options, const Executor& executor);
 
 /// A view of (s_q, h_q, d) as (s_q, 1, h_q, d).
 template <class View>
@@ -39,6 +44,9 @@ View with_query_token(View view) {
 inline TensorView out_as_decode(const SparsePrefillOutputs& outputs) {
   return outputs.out.present() ? with_query_token(outputs.out) : TensorView();
 }
+
+/// The largest scores as a kernel writes them, (s_q, h_q, 1); absent if the call does not want them.
+TensorView max_logits_as_decode(const SparsePrefillOutputs& outputs);
 
 /// A rotation with positions (s_q) as one with (s_q, 1).
 inline Rotation with_query_token(Rotation rotation) {

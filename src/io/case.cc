@@ -193,11 +193,11 @@ class Metadata {
   Status read_products(CaseKind kind, KvFormat format, Products& products) const {
     const std::string* text = find("products");
     if (text == nullptr) return {};
-    const bool decode = kind == CaseKind::kDenseDecode || kind == CaseKind::kSparseDecode;
+    const bool latent = kind != CaseKind::kPagedDecode;
     const auto value = products_from_name(*text);
-    if (!decode || format != KvFormat::kE4m3 || !value.ok()) {
+    if (!latent || format != KvFormat::kE4m3 || !value.ok()) {
       return refuse("products",
-                    "auto, bf16 or fp8 in a dense_decode or sparse_decode case of kv_format e4m3, or absent");
+                    "auto, bf16 or fp8 in a case of kv_format e4m3 that is no paged_decode, or absent");
     }
     products = *value;
     return {};
@@ -356,7 +356,8 @@ SparsePrefillOptions DecodeCase::prefill_options() const {
           .v_dim = head_dim_v.value_or(SparsePrefillOptions{}.v_dim),
           .format = latent_format(),
           .extra_format = extra_format,
-          .out_edge = out_fp8.columns > 0};
+          .out_edge = out_fp8.columns > 0,
+          .products = products};
 }
 
 CacheFormat DecodeCase::latent_format() const {
@@ -376,6 +377,7 @@ SparsePrefillInputs DecodeCase::prefill_inputs() const {
           .extra_indices = tensors.extra_indices,
           .extra_topk_length = tensors.extra_topk_length,
           .kv_scale = tensors.kv_scale,
+          .q_scale = tensors.q_scale,
           .q_norm = tensors.q_norm,
           .q_rotate = tensors.q_rotate,
           .out_rotate = tensors.out_rotate};

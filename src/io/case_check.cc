@@ -112,11 +112,12 @@ class Checker : CaseTensors {
   }
 
   Status sparse_prefill() {
-    FLASHLATENT_RETURN_IF_ERROR(expect("q", {Dtype::kBF16, Dtype::kF16}, {{"s_q"}, {"h_q"}, {"d"}}));
+    FLASHLATENT_RETURN_IF_ERROR(expect("q", query_dtypes(), {{"s_q"}, {"h_q"}, {"d"}}));
     FLASHLATENT_RETURN_IF_ERROR(query_rope());
     batch_ = q_.shape[0];
     heads_ = q_.shape[1];
     tokens_ = 1;
+    FLASHLATENT_RETURN_IF_ERROR(query_scale());
     std::int64_t kv_heads = 1;
     if (is_there("kv_cache")) {
       if (is_there("kv")) return error("kv", "kv_cache is there, too; one of them is expected");
@@ -197,12 +198,16 @@ class Checker : CaseTensors {
     return error("q", fmt::format("beside q_rope, {}, its last dimension is 512 or 256", describe("q_rope")));
   }
 
+  std::initializer_list<Dtype> query_dtypes() const {
+    static constexpr std::initializer_list<Dtype> kHalves = {Dtype::kBF16, Dtype::kF16};
+    static constexpr std::initializer_list<Dtype> kOfE4m3 = {Dtype::kBF16, Dtype::kU8};
+    const bool latent_e4m3 = case_.kv_format() == KvFormat::kE4m3 && case_.kind != CaseKind::kPagedDecode;
+    return latent_e4m3 ? kOfE4m3 : kHalves;
+  }
+
   // Checks q, and for decoding cu_seqlens_q and attn_sink.
   Status query() {
-    const bool latent_e4m3 = case_.kv_format() == KvFormat::kE4m3 && case_.kind != CaseKind::kPagedDecode;
-    const std::initializer_list<Dtype> halves = {Dtype::kBF16, Dtype::kF16};
-    const std::initializer_list<Dtype> of_e4m3 = {Dtype::kBF16, Dtype::kU8};
-    const std::initializer_list<Dtype>& dtypes = latent_e4m3 ? of_e4m3 : halves;
+    const std::initializer_list<Dtype> dtypes = query_dtypes();
     ragged_ = is_there("cu_seqlens_q");
     if (ragged_) {
       FLASHLATENT_RETURN_IF_ERROR(expect("q", dtypes, {{"total tokens"}, {"h_q"}, {"d"}}));
@@ -384,7 +389,7 @@ class Checker : CaseTensors {
                                                              {"key_scale", paged},
                                                              {"value_scale", paged},
                                                              {"kv_scale", !paged},
-                                                             {"q_scale", !paged && !prefill},
+                                                             {"q_scale", !paged},
                                                              {"q_rope", !paged},
                                                              {"kv", prefill},
                                                              {"indices", sparse},

@@ -28,16 +28,18 @@ struct DecodeCall {
   Memory plan;
   Memory workspace;
   const Executor& executor;
-  /// fp32 (batch, h_q, s_q), only for sparse prefill: the largest scores. Absent otherwise.
+  /// fp32 (batch, h_q, s_q), only for sparse prefill that wants them: the largest scores. Absent otherwise.
   TensorView max_logits = {};
   /// Where ranks share contexts: the rank's tokens. `inputs` has the lengths of whole contexts.
   schedule::HeldTokens held = {};
   /// Where the plan chooses between two kernels: which of them this one is.
   schedule::ChosenKernel choice = {};
+  bool sparse_prefill = false;  ///< On CUDA then by schedule::Partition::kTurns.
 
   /// The same call with another geometry, which must outlive it.
   DecodeCall with(const schedule::Geometry& other) const {
-    return {problem, inputs, outputs, other, prefix, plan, workspace, executor, max_logits, held, choice};
+    return {problem,   inputs,   outputs,    other, prefix, plan,
+            workspace, executor, max_logits, held,  choice, sparse_prefill};
   }
 };
 
@@ -74,8 +76,8 @@ struct DecodeKernel {
                                     std::string* reason) = nullptr;
   /// Sparse prefill on CUDA, without plan and workspace: CTAs take whole query tokens by
   /// schedule::Partition::kTurns, which `launch` runs where the geometry has that partition. Why such a
-  /// problem is not taken. Null: none is.
-  std::optional<std::string> (*declines_turns)(const DecodeProblem&) = nullptr;
+  /// problem is not taken; `max_logits`: are the largest scores wanted? Null: none is.
+  std::optional<std::string> (*declines_turns)(const DecodeProblem&, bool max_logits) = nullptr;
   /// Does a launch leave if the plan has chosen the call's other kernel (DecodeCall::choice)?
   bool leaves = false;
   /// The edges that `launch` sees to for a call of this geometry with these tensors. What it leaves out is a

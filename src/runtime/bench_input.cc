@@ -399,7 +399,8 @@ SparsePrefillInputs prefill_inputs(const BenchInput& input) {
   const Device device = input.inputs.q.device;
   const std::int64_t s_q = query.tokens;
   SparsePrefillInputs inputs;
-  inputs.q = {input.inputs.q.data, cache.dtype, {s_q, query.heads, cache.qk_dim}, device};
+  inputs.q = {input.inputs.q.data, input.inputs.q.dtype, {s_q, query.heads, cache.qk_dim}, device};
+  inputs.q_scale = input.inputs.q_scale;
   inputs.kv = input.inputs.kv_cache;
   if (cache.format == KvFormat::kPlain && cache.page_size == 1) {
     inputs.kv = {inputs.kv.data, cache.dtype, {inputs.kv.shape[0], 1, cache.qk_dim}, device};
@@ -407,6 +408,14 @@ SparsePrefillInputs prefill_inputs(const BenchInput& input) {
   inputs.indices = {input.inputs.indices.data, Dtype::kI32, {s_q, 1, sparse.topk}, device};
   inputs.attn_sink = input.inputs.attn_sink;
   inputs.kv_scale = input.inputs.kv_scale;
+  inputs.q_norm = input.inputs.q_norm;
+  const auto of_tokens = [s_q](Rotation rotation) {
+    if (rotation.present())
+      rotation.positions = {rotation.positions.data, Dtype::kI32, {s_q}, rotation.positions.device};
+    return rotation;
+  };
+  inputs.q_rotate = of_tokens(input.inputs.q_rotate);
+  inputs.out_rotate = of_tokens(input.inputs.out_rotate);
   if (cache.extra.enabled) {
     inputs.extra_kv_cache = input.inputs.extra_kv_cache;
     inputs.extra_indices = {input.inputs.extra_indices.data, Dtype::kI32, {s_q, 1, cache.extra.topk}, device};

@@ -34,9 +34,9 @@ struct EdgeResults {
 std::string compare_edges(const DecodeInputs& inputs, const EdgeResults& got, const EdgeResults& plain,
                           bool same_bits);
 
-/// The same of sparse prefill, whose edges are launches of their own: all has the same bits, max_logits too.
-/// `inputs`: of the case as decode.
+/// The same of sparse prefill; max_logits, if there are any, have the same bits. `inputs`: of the case as
+/// decode.
 std::string compare_prefill_edges(const DecodeInputs& inputs, const SparsePrefillOutputs& got,
-                                  const SparsePrefillOutputs& plain);
+                                  const SparsePrefillOutputs& plain, bool same_bits);
 
 }  // namespace flashlatent::runtime

@@ -17,6 +17,7 @@ Result<PrefillRun> PrefillRun::create(const SparsePrefillInputs& inputs, const S
                           {&inputs.q_rope, &run.inputs_.q_rope},
                           {&inputs.kv, &run.inputs_.kv},
                           {&inputs.kv_scale, &run.inputs_.kv_scale},
+                          {&inputs.q_scale, &run.inputs_.q_scale},
                           {&inputs.indices, &run.inputs_.indices},
                           {&inputs.topk_length, &run.inputs_.topk_length},
                           {&inputs.attn_sink, &run.inputs_.attn_sink},
@@ -31,7 +32,8 @@ Result<PrefillRun> PrefillRun::create(const SparsePrefillInputs& inputs, const S
   FLASHLATENT_ASSIGN_OR_RETURN(run.workspace_, Buffer::allocate(executor, bytes));
   const std::int64_t s_q = inputs.q.shape[0], h_q = inputs.q.shape[1];
   const Device device = device_of(executor);
-  run.outputs_ = {{nullptr, inputs.q.dtype, {s_q, h_q, options.v_dim}, device},
+  const Dtype out_dtype = inputs.q.dtype == Dtype::kU8 ? Dtype::kBF16 : inputs.q.dtype;
+  run.outputs_ = {{nullptr, out_dtype, {s_q, h_q, options.v_dim}, device},
                   {nullptr, Dtype::kF32, {s_q, h_q}, device},
                   {nullptr, Dtype::kF32, {s_q, h_q}, device}};
   const OutputMemory::Views views[] = {{&run.outputs_.out, &run.host_.out},
@@ -41,6 +43,7 @@ Result<PrefillRun> PrefillRun::create(const SparsePrefillInputs& inputs, const S
   FLASHLATENT_ASSIGN_OR_RETURN(run.fp8_, Fp8Memory::create(fp8, run.outputs_.out, executor));
   run.outputs_.out_fp8 = run.fp8_.there();
   if (!fp8.keeps_out) run.outputs_.out = run.host_.out = {};
+  if (!options.max_logits) run.outputs_.max_logits = run.host_.max_logits = {};
   FLASHLATENT_RETURN_IF_ERROR(run.poison());
   return run;
 }
@@ -65,6 +68,7 @@ Status PrefillRun::fetch() {
 SparsePrefillOptions prefill_options(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
   SparsePrefillOptions options{.softmax_scale = problem.options.softmax_scale, .v_dim = cache.v_dim};
+  options.products = problem.options.products;
   if (cache.format != KvFormat::kPlain) options.format = {.format = cache.format, .scales = cache.scales};
   options.extra_format = cache.extra.format;
   options.out_edge = problem.options.out_edge;
@@ -97,6 +101,7 @@ SparsePrefillInputs prefill_inputs(const DecodeInputs& decode) {
     inputs.kv.rank = 3;
   }
   inputs.kv_scale = decode.kv_scale;
+  inputs.q_scale = decode.q_scale;
   inputs.indices = decode.indices;
   inputs.topk_length = decode.topk_length;
   inputs.attn_sink = decode.attn_sink;
@@ -114,7 +119,7 @@ Result<Comparison> compare_prefill(const SparsePrefillInputs& inputs, const Spar
                                    OracleMemory* memory) {
   FLASHLATENT_ASSIGN_OR_RETURN(const SparsePrefillCall call, as_decode(inputs, options, Device{}));
   return compare(call.problem, call.inputs, out_as_decode(results), with_last_query_token(results.lse), {},
-                 {}, sample, {with_last_query_token(results.max_logits), {}}, results.out_fp8, memory);
+                 {}, sample, {max_logits_as_decode(results), {}}, results.out_fp8, memory);
 }
 
 }  // namespace flashlatent::runtime

@@ -121,6 +121,33 @@ def test_pages_of_bytes():
         flashlatent.sparse_prefill(case.q, pages, case.indices, softmax_scale=1.0, dtype="bf16")
 
 
+def test_without_largest_scores():
+    case = Prefill(lengths=True, sink=True)
+    out, max_logits, lse = case.call(with_max_logits=False)
+    assert max_logits is None
+    for given, again in zip((out, lse), case.call()[::2]):
+        np.testing.assert_array_equal(given, again)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="max_logits is fp32 .5, 9.*max_logits is false"):
+        case.call(with_max_logits=False, max_logits=np.zeros((5, 9), np.float32))
+
+
+def test_e4m3_queries():
+    rng = np.random.default_rng(3)
+    pages = bf16_bits(rng.standard_normal((24, 4, 1, 576), np.float32))
+    cache = flashlatent.convert_cache(pages, format="e4m3", dtype="bf16")
+    q = rng.integers(0x28, 0x48, (5, 16, 576)).astype(np.uint8) | (rng.integers(0, 2, (5, 16, 576)) << 7).astype(np.uint8)
+    indices = rng.integers(0, 96, (5, 1, 70)).astype(np.int32)
+    options = {"softmax_scale": 576**-0.5, "q_scale": np.full(16, 0.5, np.float32),
+               "kv_scale": np.full(1, 0.25, np.float32)}
+    out, max_logits, lse = flashlatent.sparse_prefill(q, cache, indices, **options)
+    assert out.dtype == np.uint16 and max_logits.shape == (5, 16)
+    expected, expected_lse = flashlatent.decode(q[:, None], cache, indices=indices, v_dim=512, **options)
+    np.testing.assert_allclose(bf16_values(out), bf16_values(expected[:, 0]), rtol=2**-6, atol=2**-8)
+    np.testing.assert_allclose(lse, expected_lse[..., 0], rtol=1e-3, atol=1e-3)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="products is 'fp4'"):
+        flashlatent.sparse_prefill(q, cache, indices, products="fp4", **options)
+
+
 def test_lengths_are_checked():
     case = Prefill(lengths=True)
     case.topk_length[3] = 78

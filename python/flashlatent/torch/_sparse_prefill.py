@@ -14,12 +14,20 @@ from ._library import define, nothing
 _SPARSE_PREFILL = ("Tensor q, Tensor kv, Tensor indices, *, float softmax_scale, int v_dim=512, "
                    "Tensor? q_rope=None, Tensor? topk_length=None, Tensor? attn_sink=None, Tensor? extra_kv_cache=None, "
                    "Tensor? extra_indices=None, Tensor? extra_topk_length=None, int? page_size=None, "
-                   "int? extra_page_size=None, Tensor? kv_scale=None, str? kv_format=None, str? scales=None, "
-                   f"str? extra_kv_format=None, bool check_inputs=False{EDGES}")
+                   "int? extra_page_size=None, Tensor? kv_scale=None, Tensor? q_scale=None, str products='auto', "
+                   "str? kv_format=None, str? scales=None, str? extra_kv_format=None, "
+                   f"bool check_inputs=False{EDGES}")
+_WITH_MAX = ", bool with_max_logits=True"
+
+
+def _or_empty(max_logits, q):
+    """An operator's results are tensors: an empty one stands for None."""
+    return q.new_empty(0, dtype=torch.float32) if max_logits is None else max_logits
 
 
 def _sparse_prefill(q, kv, indices, **options):
-    return _native.sparse_prefill(q, kv, indices, **with_edges(options))
+    out, max_logits, lse = _native.sparse_prefill(q, kv, indices, **with_edges(options))
+    return out, _or_empty(max_logits, q), lse
 
 
 def _expect_tokens(q):
@@ -27,9 +35,11 @@ def _expect_tokens(q):
         raise InvalidArgumentError(f"q has {q.dim()} dimensions; (s_q, h_q, d) is expected")
 
 
-def _sparse_prefill_fake(q, kv, indices, *, v_dim=512, **options):
+def _sparse_prefill_fake(q, kv, indices, *, v_dim=512, with_max_logits=True, **options):
     _expect_tokens(q)
-    return (q.new_empty((*q.shape[:2], v_dim)), q.new_empty(q.shape[:2], dtype=torch.float32),
+    dtype = torch.bfloat16 if q.dtype in (torch.uint8, torch.float8_e4m3fn) else q.dtype
+    return (q.new_empty((*q.shape[:2], v_dim), dtype=dtype),
+            q.new_empty(q.shape[:2] if with_max_logits else 0, dtype=torch.float32),
             q.new_empty(q.shape[:2], dtype=torch.float32))
 
 
@@ -43,7 +53,7 @@ def _sparse_prefill_fp8(q, kv, indices, *, scale_columns=128, groups=1, **option
     codes, scales = _edges.empty_fp8_output(q, tokens=tokens, heads=heads, v_dim=options.get("v_dim", 512), groups=groups,
                                             scale_columns=scale_columns)
     _, max_logits, lse = _native.sparse_prefill(q, kv, indices, out_fp8=(codes, scales), **with_edges(options))
-    return codes.view(torch.float8_e4m3fn), scales, max_logits, lse
+    return codes.view(torch.float8_e4m3fn), scales, _or_empty(max_logits, q), lse
 
 
 def _sparse_prefill_fp8_fake(q, kv, indices, *, scale_columns=128, groups=1, **options):
@@ -51,10 +61,11 @@ def _sparse_prefill_fp8_fake(q, kv, indices, *, scale_columns=128, groups=1, **o
     return (*fp8_of_fakes(out, scale_columns, groups), max_logits, lse)
 
 
-define(f"sparse_prefill({_SPARSE_PREFILL}) -> (Tensor, Tensor, Tensor)", _sparse_prefill, _sparse_prefill_fake)
+define(f"sparse_prefill({_SPARSE_PREFILL}{_WITH_MAX}) -> (Tensor, Tensor, Tensor)", _sparse_prefill, _sparse_prefill_fake)
 define(f"sparse_prefill_out({_SPARSE_PREFILL}, Tensor(a!) out, Tensor(b!) max_logits, Tensor(c!) lse) -> ()",
        _sparse_prefill_out, nothing)
-define(f"sparse_prefill_fp8({_SPARSE_PREFILL}, int scale_columns=128, int groups=1) -> (Tensor, Tensor, Tensor, Tensor)",
+define(f"sparse_prefill_fp8({_SPARSE_PREFILL}{_WITH_MAX}, int scale_columns=128, int groups=1) -> "
+       "(Tensor, Tensor, Tensor, Tensor)",
        _sparse_prefill_fp8, _sparse_prefill_fp8_fake)
 
 
@@ -64,8 +75,9 @@ def sparse_prefill(q: Tensor, kv: Tensor, indices: Tensor, *, softmax_scale: flo
     flashlatent.sparse_prefill().
 
     options  v_dim=512, q_rope, topk_length, attn_sink, the extra cache (extra_kv_cache, extra_indices, extra_topk_length),
-             page_size, extra_page_size, kv_format, scales, extra_kv_format, kv_scale, the edges (q_norm, q_rotate,
-             out_rotate, pairs, table_layout), and check_inputs=False, as in decode()
+             page_size, extra_page_size, kv_format, scales, extra_kv_format, kv_scale, q_scale, products="auto", the
+             edges (q_norm, q_rotate, out_rotate, pairs, table_layout), and check_inputs=False, as in decode();
+             with_max_logits=False: max_logits is empty
     """
     return call(torch.ops.flashlatent.sparse_prefill, q, kv, indices, softmax_scale=softmax_scale, **options)
 

@@ -50,8 +50,8 @@ sm90::EdgeArguments edge_arguments(const DecodeProblem& problem, const DecodeInp
 
 sm90::DecodeArguments decode_arguments(const DecodeCall& call) {
   constexpr int kEndless = (1U << 31) - 1;  // above the number of every row
-  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice] =
-      call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice,
+               sparse_prefill] = call;
   const ConstTensorView q = with_batch(inputs.q);
   const TensorView out = outputs.out.present() ? with_batch(outputs.out) : TensorView{};
   const bool sparse = problem.sparse.enabled, token_items = has_token_items(problem);

@@ -36,6 +36,12 @@ struct InstanceKey {
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };
 
+/// The same of sparse prefill.
+constexpr InstanceKey in_turn(InstanceKey key) {
+  key.turns = true;
+  return key;
+}
+
 /// One table of several.
 template <class Row, std::size_t... kCounts>
 constexpr auto joined(const std::array<Row, kCounts>&... tables) {

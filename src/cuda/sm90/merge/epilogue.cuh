@@ -40,10 +40,11 @@ __device__ __forceinline__ void write_lse(const OutputArguments& output, const R
   *lse_place(output, tile, head, token) = final_lse(output.empty_lse, lse);
 }
 
-/// Sparse prefill, where requests are query tokens: writes a row's largest score. `max` is in base 2; if it
-/// is NaN, so is lse.
+/// Sparse prefill, where requests are query tokens: writes a row's largest score, if the call wants it. `max`
+/// is in base 2; if it is NaN, so is lse.
 __device__ __forceinline__ void write_max_logit(const MaxLogits& to, const RowTile& tile, int head, float max,
                                                 float lse) {
+  if (to.data == nullptr) return;
   to.data[tile.request * to.token_stride + head * to.head_stride] = isnan(lse) ? lse : max * kLn2;
 }
 

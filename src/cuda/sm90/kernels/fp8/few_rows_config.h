@@ -12,9 +12,10 @@ namespace flashlatent::fp8::few_rows {
 /// (merge/merge_step.cuh). Decided at run time it takes small calls 0.3 to 0.6 us longer; why is not known.
 /// kTeam_: CTAs of a cluster that share a segment's blocks. kAlone_: with two lists; a CTA has a share of one
 /// item, or whole items by kTurns (walk/listed_items.cuh).
-/// kEdges_: the edges of the layer in the kernel's own passes, with kAlone_.
+/// kEdges_: the edges of the layer in the kernel's own passes, with kAlone_. kTurns_: for sparse prefill from
+/// one list, with the largest scores.
 template <int kRows_, bool kMerges_, int kTeam_ = 1, Tokens kTokens_ = Tokens::kFp8_656, bool kAlone_ = false,
-          bool kEdges_ = false>
+          bool kEdges_ = false, bool kTurns_ = false>
 struct Config : TokenConfig<kTokens_> {
   using Kind = TokenConfig<kTokens_>;
   using Kind::kChunks, Kind::kE4m3, Kind::kLists, Kind::kRopeIsValue, Kind::kVDim;
@@ -31,6 +32,8 @@ struct Config : TokenConfig<kTokens_> {
   static constexpr bool kAlone = kAlone_;
   static constexpr bool kEdges = kEdges_;
   static_assert(!kEdges || kAlone);
+  static constexpr bool kTurns = kTurns_;
+  static_assert(!kTurns || (!kLists && !kMerges && kTeam == 1));
   static_assert(kLists ? kTeam == 1 && !(kAlone && kMerges) : !kAlone);
   // The computing warpgroups: they score blocks alternately, and each has half of the output of all blocks.
   static constexpr int kWarpgroups = 2;

@@ -1,5 +1,6 @@
 // Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse, or from fp8_584 caches by lists of
-// tokens: a warpgroup loads, two compute (few_rows_warpgroup.cuh), each CTA by itself or in a team.
+// tokens, and sparse prefill: a warpgroup loads, two compute (few_rows_warpgroup.cuh), each CTA by itself or
+// in a team.
 #pragma once
 
 #include "cuda/sm90/kernels/fp8/block_loader.cuh"
@@ -29,7 +30,7 @@ __device__ __forceinline__ void compute_listed(SharedMemory<Config>& shared,
   };
   const bool known = sm90::known_ahead<1>(args);
   if (known) begin(sm90::PartPlace<>(args).only_tile(args), true);
-  sm90::list_and_attend(
+  sm90::list_and_attend<Config::kTurns>(
       shared.segments, args, known ? kNobody : kListingWarp, [](std::uint32_t) {},
       [&](const sm90::Work& work) {
         if (!known) begin(work.tile, work.blocks() > 0);
@@ -93,8 +94,8 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const sm90::D
     struct NoPipe {};
     // If the walker looks ahead, 24 bytes of the loader's registers spill.
     sm90::load_segments<1, false>(
-        args, LoaderOf<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(), sm90::PartPlace<>(args),
-        [] {}, tell);
+        args, LoaderOf<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(),
+        sm90::PartPlace<1, Config::kTurns>(args), [] {}, tell);
     sm90::Work end;
     end.segment.request = -1;
     tell(end);

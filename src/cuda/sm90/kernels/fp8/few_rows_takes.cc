@@ -38,12 +38,21 @@ std::optional<std::string> declines_records(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
+std::optional<std::string> declines_max_logits(const DecodeProblem& problem, bool max_logits) {
+  if (!max_logits || !cuda::goes_by_lists(problem)) return std::nullopt;
+  return message("max_logits are wanted; of the ", to_string(problem.cache.format),
+                 " cache this kernel takes calls without");
+}
+
 cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& g, bool has_pages) {
   const bool alone = schedule::combines_shares(g.partition) || g.partition == schedule::Partition::kTurns ||
                      (g.partition == schedule::Partition::kWhole && cuda::has_rows_alike(problem));
   if (is_fp8_584(problem)) return fp8_584_key(g.tile_rows, alone && g.tile_rows < kRows64);
   if (is_of_records(problem)) return records_key(g.tile_rows, alone);
-  if (problem.cache.format != KvFormat::kE4m3) return key(g.tile_rows, g.team);
+  if (g.partition == schedule::Partition::kTurns) {
+    return cuda::in_turn(is_e4m3(problem) ? e4m3_key(g.tile_rows, cuda::Loading::kTokens) : key(g.tile_rows));
+  }
+  if (!is_e4m3(problem)) return key(g.tile_rows, g.team);
   const bool boxes = has_pages && !problem.sparse.enabled && problem.cache.page_size % kPageTokens == 0;
   return e4m3_key(g.tile_rows, boxes ? cuda::Loading::kBoxes : cuda::Loading::kTokens, g.team);
 }
@@ -65,6 +74,11 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return reason ? reason : declines_rows(problem, fp8::kMostFewRows);
 }
 
+std::optional<std::string> declines_turns(const DecodeProblem& problem, bool max_logits) {
+  std::optional<std::string> reason = fp8::declines_max_logits(problem, max_logits);
+  return reason ? reason : declines(problem);
+}
+
 std::optional<std::string> teams_decline(const DecodeProblem& problem) {
   std::optional<std::string> reason = fp8::declines_cache(problem);
   if (!reason && problem.options.batch_invariant) reason = not_invariant();
@@ -83,6 +97,7 @@ const DecodeKernel kFp8Rows32Kernel = {
     .declines = declines,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(fp8::launch),
+    .declines_turns = declines_turns,
     .fuses = fp8::fuses,
 };
 

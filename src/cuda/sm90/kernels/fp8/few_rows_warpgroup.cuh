@@ -177,6 +177,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   __device__ __forceinline__ void start() {
     this->clear(o_);
     sums_ = {};
+    largest_ = {};
     if constexpr (!Config::kLists) seen_by_all_ = seen(0);
   }
 
@@ -329,14 +330,17 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
       Block::store_ratios(shared_.ratio[place], token, units, thread());
     }
     if (thread() == 0) shared_.flags[place] = Config::kE4m3 && masked ? kMasked : 0;
-    Columns sums;
-    const bool exceeds = take_exponentials(place, units, sums);
+    Columns sums, largest;
+    const bool exceeds = take_exponentials(place, units, sums, largest);
     if (ptx::named_any(kAlone + me_, 128, exceeds)) [[unlikely]]
-      rebase(place, units, sums);
+      rebase(place, units, sums, largest);
     finish_products();  // products with the other's P, which may then be overwritten
     ptx::arrive(shared_.has_p[me_]);
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) sums_[i] += sums[i];
+    for (int i = 0; i < kColumns; ++i) {
+      sums_[i] += sums[i];
+      if constexpr (Config::kTurns) largest_[i] = fmaxf(largest_[i], largest[i]);
+    }
   }
 
   /// The place of a block's P and its statistics.
@@ -358,11 +362,16 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   __device__ __forceinline__ void shrink_sums(int place) {
     const Columns factor = columns_of(shared_.factor[place]);
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) sums_[i] *= factor[i];
+    for (int i = 0; i < kColumns; ++i) {
+      sums_[i] *= factor[i];
+      if constexpr (Config::kTurns) largest_[i] *= factor[i];
+    }
   }
 
-  /// Computes P, relative to the bases so far, and the sums of this thread's columns. Is any P too large?
-  __device__ __forceinline__ bool take_exponentials(int place, Units units, Columns& sums) const {
+  /// Computes P, relative to the bases so far, and the sums of this thread's columns; for kTurns also their
+  /// largest probabilities, without units. Is any P too large?
+  __device__ __forceinline__ bool take_exponentials(int place, Units units, Columns& sums,
+                                                    Columns& largest_of_column) const {
     const float low_log = log_of(units.low), high_log = log_of(units.high);
     constexpr int kShareExponent = 254 - kLargestExponent * !kSumsLarge;
     const float low_share = sm90::power_of_two(kShareExponent - units.low),
@@ -383,6 +392,10 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
       } else {
         sums[i] = Config::kE4m3 ? p[at] + p[at + 2] : fmaf(p[at], low_share, p[at + 2] * high_share);
       }
+      if constexpr (Config::kTurns) {
+        largest_of_column[i] =
+            Config::kE4m3 ? fmaxf(p[at], p[at + 2]) : fmaxf(p[at] * low_share, p[at + 2] * high_share);
+      }
       largest = fmaxf(largest, fmaxf(p[at], p[at + 2]));
     }
     if constexpr (Config::kRopeIsValue) {
@@ -402,20 +415,19 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   }
 
   /// Raises bases, and computes P again.
-  __device__ __forceinline__ void rebase(int place, Units units, Columns& sums) {
+  __device__ __forceinline__ void rebase(int place, Units units, Columns& sums, Columns& largest) {
     Columns max;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int at = i / 2 * 4 + i % 2;
       max[i] = fmaxf(s_[at] + log_of(units.low), s_[at + 2] + log_of(units.high));
     }
-    put(shared_.warp_max[me_][thread() / 32],
-        sm90::over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
+    put(shared_.warp_max[me_][thread() / 32], largest_over_tokens(max));
     meet_alone();
     if (thread() < kRows) settle_base(place, thread());
     meet_alone();
     if (shrinks(place)) shrink_sums(place);
-    take_exponentials(place, units, sums);
+    take_exponentials(place, units, sums, largest);
     meet_alone();
   }
 
@@ -537,6 +549,12 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   __device__ __forceinline__ void publish_sum() {
     put(shared_.warp_sum[me_][thread() / 32],
         sm90::over_tokens<kRows>(sums_, thread() % 32, [](float a, float b) { return a + b; }));
+    if constexpr (Config::kTurns) {  // this warpgroup has done with its maxima
+      put(shared_.warp_max[me_][thread() / 32], largest_over_tokens(largest_));
+    }
+  }
+  __device__ __forceinline__ static float2 largest_over_tokens(const Columns& values) {
+    return sm90::over_tokens<kRows>(values, thread() % 32, [](float a, float b) { return fmaxf(a, b); });
   }
 
   /// Row n's, once all have published.
@@ -544,8 +562,9 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < Config::kWarpgroups * 4; ++i) sum += shared_.warp_sum[i / 4][i % 4][n];
-    return {shared_.base[n], kSumsLarge ? sum / (1 << kLargestExponent) : sum};
+    return {shared_.base[n], sum * kSumUnit};
   }
+  static constexpr float kSumUnit = kSumsLarge ? 1.0F / (1 << kLargestExponent) : 1.0F;
 
   /// Row n's factor, and its lse.
   __device__ __forceinline__ void finish_row(std::int64_t first_row, int n) {
@@ -553,6 +572,14 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
     shared_.row_factor[n] = Base::template finish_row<kLargestExponent>(
         *work_, [=] { return first_row; }, n, row.max, row.sum);
     if constexpr (Config::kE4m3) shared_.row_factor[n] *= cache_scale(args_);
+    if constexpr (Config::kTurns) {
+      float largest = 0;
+#pragma unroll
+      for (int i = 0; i < Config::kWarpgroups * 4; ++i) {
+        largest = fmaxf(largest, shared_.warp_max[i / 4][i % 4][n]);
+      }
+      this->write_largest(*work_, n, row.max, row.sum, largest * kSumUnit);
+    }
   }
 
   const sm90::Work* work_ = nullptr;
@@ -566,6 +593,7 @@ class Warpgroup : protected WritingPart<SharedMemory<Config>, kAlone> {
   bool has_taken_query_ = false;  // of two lists: the call's first
   Units units_;                   // kUe8m0: of this thread's tokens of this warpgroup's block
   Columns sums_;                  // of this thread's tokens
+  Columns largest_;               // kTurns: largest probabilities of its columns
   edges::Angle angle_;            // by which this thread's RoPE columns of the output are turned
   float s_[kRows / 2];
   typename Base::Accumulators o_;

@@ -14,6 +14,7 @@ using FewRows584Instances = std::array<cuda::DenseInstance, kFewRows584Keys.size
 using RecordsInstances = std::array<cuda::DenseInstance, kRecordsKeys.size()>;
 using Rows64Instances = std::array<cuda::DenseInstance, kRows64Keys.size()>;
 using EdgesInstances = std::array<cuda::DenseInstance, kEdgesKeys.size()>;
+using TurnsInstances = std::array<cuda::DenseInstance, kTurnsKeys.size()>;
 
 extern const FewRowsInstances kFewRows;
 extern const FewRowsInstances kMergingFewRows;  // CTAs run the combine step, too
@@ -27,5 +28,6 @@ extern const FewRows584Instances kAlone584;
 extern const RecordsInstances kRecords;
 extern const Rows64Instances kRows64Instances;
 extern const EdgesInstances kEdges;
+extern const TurnsInstances kTurns;
 
 }  // namespace flashlatent::fp8

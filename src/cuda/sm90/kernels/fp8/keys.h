@@ -57,6 +57,15 @@ constexpr cuda::InstanceKey with_edges(cuda::InstanceKey key) {
 }
 inline constexpr std::array kRows64Keys = {key(kRows64), e4m3_key(kRows64, cuda::Loading::kBoxes),
                                            e4m3_key(kRows64, cuda::Loading::kTokens), fp8_584_key(kRows64)};
+/// Sparse prefill with the largest scores, token by token.
+inline constexpr std::array kTurnsKeys = {cuda::in_turn(key(8)),
+                                          cuda::in_turn(key(16)),
+                                          cuda::in_turn(key(32)),
+                                          cuda::in_turn(e4m3_key(8, cuda::Loading::kTokens)),
+                                          cuda::in_turn(e4m3_key(16, cuda::Loading::kTokens)),
+                                          cuda::in_turn(e4m3_key(32, cuda::Loading::kTokens)),
+                                          cuda::in_turn(key(kRows64)),
+                                          cuda::in_turn(e4m3_key(kRows64, cuda::Loading::kTokens))};
 inline constexpr std::array kEdgesKeys = {
     with_edges(fp8_584_key(8, true)),  with_edges(fp8_584_key(16, true)),
     with_edges(fp8_584_key(32, true)), with_edges(fp8_584_key(kRows64)),

@@ -14,9 +14,9 @@ Status launch(const DecodeCall& call) {
                                   kE4m3Teams, kRows64Instances, kRecords},
                                  asked);
     }
-    return cuda::find_instance(
-        {kFewRows, kFewRowsE4m3, kFewRows584, kAlone584, kTeams, kE4m3Teams, kRows64Instances, kRecords},
-        asked);
+    return cuda::find_instance({kFewRows, kFewRowsE4m3, kFewRows584, kAlone584, kTeams, kE4m3Teams,
+                                kRows64Instances, kRecords, kTurns},
+                               asked);
   });
 }
 

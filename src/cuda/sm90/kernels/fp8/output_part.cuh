@@ -151,6 +151,15 @@ class OutputPart {
     return factor;
   }
 
+  /// Sparse prefill: writes row n's largest score, from its largest probability, which is relative to the
+  /// same as `sum`.
+  __device__ __forceinline__ void write_largest(const sm90::Work& work, int n, float base, float sum,
+                                                float largest) const {
+    if (n >= work.tile.rows) return;
+    sm90::write_max_logit(args_.max_logits, work.tile, shared_.row_place[n].head, base + log2f(largest),
+                          sm90::finish_row(base, sum).lse);
+  }
+
   Shared& shared_;
   const sm90::DecodeArguments& args_;
   const int me_;

@@ -8,13 +8,15 @@
 
 namespace flashlatent::fp8::rows64 {
 
-/// kEdges_: the edges of the layer in the kernel's own passes, with two lists.
-template <Tokens kTokens_, bool kEdges_ = false>
+/// kEdges_: the edges of the layer in the kernel's own passes, with two lists. kTurns_: for sparse prefill
+/// from one list, with the largest scores.
+template <Tokens kTokens_, bool kEdges_ = false, bool kTurns_ = false>
 struct Config : TokenConfig<kTokens_> {
   using Kind = TokenConfig<kTokens_>;
   using Kind::kChunks, Kind::kLists, Kind::kVDim;
   static constexpr bool kEdges = kEdges_;
-  static_assert(!kEdges || kLists);
+  static constexpr bool kTurns = kTurns_;
+  static_assert(kLists ? !kTurns : !kEdges);
   static constexpr bool kListsInRegisters = false;  // in the loader
   // All rows of a tile attend to the same tokens, and dead tokens are zeros.
   static constexpr bool kRowsAlike = kLists;

@@ -1,5 +1,5 @@
 // Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse, and from fp8_584 caches by one or two
-// lists, 64 query rows a tile: one warpgroup loads, one scores, two multiply with V.
+// lists, and sparse prefill, 64 query rows a tile: one warpgroup loads, one scores, two multiply with V.
 //
 //   loader     | 656 (576) bytes a token, as they are in the cache
 //   scorer     | S0 = K0 Q^T | S1 = K1 Q^T          | S2 = K2 Q^T          | ...
@@ -66,7 +66,7 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const sm9
     MergeStep<Config>::begin(args, shared.merge);
   }
   Output<Config> output(shared, args, query_maps);
-  sm90::list_and_attend<false, Config::kLists>(
+  sm90::list_and_attend<Config::kTurns, Config::kLists>(
       shared.segments, args, kListingWarp, [](std::uint32_t) {},
       [&](const sm90::Work& work) { output.attend(work); });
 }

@@ -50,6 +50,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     this->clear(o_);
     base_ = -INFINITY;
     sum_ = 0;
+    largest_ = 0;
     int left = work.blocks();
     const int of_some = blocks_of_some(work);
     if (left > 0) {  // the first block skips soften()
@@ -74,6 +75,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// Writes the segment's result.
   __device__ __forceinline__ void finish(const sm90::Work& work) {
     shared_.by_sharer[sharer()][row()] = sum_;
+    if constexpr (Config::kTurns) shared_.largest.by_sharer[sharer()][row()] = largest_;
     if constexpr (Config::kRopeIsValue) {
       if (has_rope()) pair_rope();
     }
@@ -178,12 +180,14 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     const float base = finite_base();
     std::uint32_t largest = 0;  // of even and odd tokens
     block_sum_ = 0;
+    block_largest_ = 0;
 #pragma unroll
     for (int i = 0; i < kTokens; i += 4) {
       const float x[4] = {sm90::exp2_fast(score(i) - base), sm90::exp2_fast(score(i + 1) - base),
                           sm90::exp2_fast(score(i + 2) - base), sm90::exp2_fast(score(i + 3) - base)};
       if constexpr (Config::kE4m3) {
         block_sum_ += (x[0] + x[1]) + (x[2] + x[3]);
+        note_largest(x);
       } else {
         const float4 share = *reinterpret_cast<const float4*>(&tokens().share[sharer() * kTokens + i]);
         if constexpr (Config::kRopeIsValue) {
@@ -193,6 +197,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
           probabilities.plain[i / 2 + 1] = sm90::pack<__nv_bfloat16>(y[2], y[3]);
         } else {
           block_sum_ += (x[0] * share.x + x[1] * share.y) + (x[2] * share.z + x[3] * share.w);
+          note_largest({x[0] * share.x, x[1] * share.y, x[2] * share.z, x[3] * share.w});
         }
       }
       p[i / 2] = sm90::pack<__half>(x[0], x[1]);
@@ -200,6 +205,12 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
       largest = sm90::larger(largest, sm90::larger(p[i / 2], p[i / 2 + 1]));
     }
     return exceeds(max(largest & 0xFFFF, largest >> 16));
+  }
+  /// Sparse prefill: takes four probabilities, without units, into the block's largest one.
+  __device__ __forceinline__ void note_largest(const float (&y)[4]) {
+    if constexpr (Config::kTurns) {
+      block_largest_ = fmaxf(block_largest_, fmaxf(fmaxf(y[0], y[1]), fmaxf(y[2], y[3])));
+    }
   }
   /// Is a P, as fp16, too large?
   __device__ __forceinline__ static bool exceeds(std::uint32_t p) {
@@ -254,6 +265,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     base_ = settle_base(max);
     const float factor = before == -INFINITY ? 1.0F : sm90::exp2_fast(before - base_);
     sum_ *= factor;
+    largest_ *= factor;
     if (sharer() == 0) shared_.factor[row()] = factor;
     if (ptx::named_any(kOutputsBarrier, Config::kOutputThreads, factor != 1.0F)) rescale();
     Probabilities p;
@@ -335,6 +347,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   __device__ __forceinline__ void add_product() {
     ptx::arrive(shared_.softened);
     sum_ += block_sum_;
+    largest_ = fmaxf(largest_, block_largest_);
     const std::uint32_t row = value_row();
     const std::uint64_t p =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p), 0));
@@ -476,8 +489,13 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
           work, first_row, n, base_, sum / (1 << Config::kLargestP),
           [&](const auto&) { return shared_.lists.sink[n]; });
     } else {
-      factor = Base::template finish_row<Config::kLargestP>(
-          work, first_row, n, base_, Config::kE4m3 ? sum / (1 << Config::kLargestP) : sum);
+      constexpr float kUnit = Config::kE4m3 ? 1.0F / (1 << Config::kLargestP) : 1.0F;
+      factor = Base::template finish_row<Config::kLargestP>(work, first_row, n, base_, sum * kUnit);
+      if constexpr (Config::kTurns) {
+        const auto& of = shared_.largest.by_sharer;
+        const float largest = fmaxf(fmaxf(of[0][n], of[1][n]), fmaxf(of[2][n], of[3][n]));
+        this->write_largest(work, n, base_, sum * kUnit, largest * kUnit);
+      }
     }
     if constexpr (Config::kE4m3) factor *= cache_scale(args_);
     shared_.factor[n] = factor;
@@ -493,11 +511,12 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   }
 
   const sm90::QueryMaps& query_maps_;
-  bool is_first_ = true;         // segment with blocks
-  fp8::RingPlace<Config> slot_;  // of the next block
-  std::uint32_t parity_ = 0;     // of the next block, and place of its tokens' scales
-  float base_, sum_;             // of this thread's row; -inf: no base yet
-  float block_sum_;              // this thread's sum of the block
+  bool is_first_ = true;           // segment with blocks
+  fp8::RingPlace<Config> slot_;    // of the next block
+  std::uint32_t parity_ = 0;       // of the next block, and place of its tokens' scales
+  float base_, sum_;               // of this thread's row; -inf: no base yet
+  float block_sum_;                // this thread's sum of the block
+  float largest_, block_largest_;  // kTurns: its largest probability so far, and of the block
   // For the product under way: bytes of V and operands of two steps, ratios of a group (kUe8m0: of a step).
   std::uint32_t bytes_[4], ratio_[Config::kUe8m0 ? 4 : 8];
   std::uint32_t a_[2][2][4];

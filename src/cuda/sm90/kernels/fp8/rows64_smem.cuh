@@ -80,8 +80,14 @@ struct LayerEdges {
   int turned;                            // items with blocks whose output has been turned
   std::uint8_t* codes[sm90::kTileRows];  // of rows; null: no such row
 };
+/// Sparse prefill: the largest probability of a row, by the threads that share it.
+template <class Config>
+struct LargestProbabilities {
+  float by_sharer[Config::kSharers][Config::kRows];
+};
 struct None {};
 struct NoEdges {};
+struct NoLargest {};
 
 template <class Config_>
 struct alignas(1024) SharedMemory {
@@ -118,6 +124,7 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier has_query;         // Q has come from memory
   sm90::SegmentList segments;
   sm90::MergeBegun merge;
+  [[no_unique_address]] std::conditional_t<Config::kTurns, LargestProbabilities<Config>, NoLargest> largest;
 
   /// What the loader by lists waits for after its first block. Not has_query: if the call's first item is
   /// empty, or Q comes a second time, its next phase may be over before a warp waits.

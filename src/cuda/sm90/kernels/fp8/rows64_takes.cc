@@ -40,6 +40,11 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return reason;
 }
 
+std::optional<std::string> declines_turns(const DecodeProblem& problem, bool max_logits) {
+  std::optional<std::string> reason = fp8::declines_max_logits(problem, max_logits);
+  return reason ? reason : declines(problem);
+}
+
 }  // namespace
 
 const DecodeKernel kFp8Rows64Kernel = {
@@ -52,6 +57,7 @@ const DecodeKernel kFp8Rows64Kernel = {
     .declines = declines,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(fp8::launch),
+    .declines_turns = declines_turns,
     .fuses = fp8::fuses,
 };
 

@@ -28,6 +28,9 @@ std::optional<std::string> declines_fp8_584(const DecodeProblem& problem);
 /// The same for records.
 std::optional<std::string> declines_records(const DecodeProblem& problem);
 
+/// The same for sparse prefill that may ask for the largest scores, which kernels of lists do not find.
+std::optional<std::string> declines_max_logits(const DecodeProblem& problem, bool max_logits);
+
 /// The instance for a call. `has_pages`: a cache without pages has no boxes.
 cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& geometry, bool has_pages);
 

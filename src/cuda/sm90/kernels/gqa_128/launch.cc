@@ -56,8 +56,8 @@ CacheScale scale_of(const ConstTensorView& scale) {
 
 /// Fills what all launches have in common.
 Status common_launch(const DecodeCall& call, const Instance& instance, Launch& launch) {
-  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice] =
-      call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice,
+               sparse_prefill] = call;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("out", outputs.out, 4));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", inputs.q, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("key_cache", inputs.key_cache, 16));
@@ -105,8 +105,8 @@ Status query_map(const DecodeProblem& problem, const ConstTensorView& view, Laun
 }  // namespace
 
 Status launch(const DecodeCall& call) {
-  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice] =
-      call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice,
+               sparse_prefill] = call;
   cuda::DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   FLASHLATENT_ASSIGN_OR_RETURN(const int units, cuda::multiprocessors(executor.device));
@@ -132,8 +132,8 @@ Status launch(const DecodeCall& call) {
 }
 
 Status launch_segments(const DecodeCall& call) {
-  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice] =
-      call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice,
+               sparse_prefill] = call;
   cuda::DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   const Instance& instance = *find(key_of(problem, Kind::kSegments));

@@ -126,8 +126,8 @@ int make_maps(const DecodeProblem& problem, const DecodeInputs& inputs, Argument
 }  // namespace
 
 Status launch(const DecodeCall& call) {
-  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice] =
-      call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held, choice,
+               sparse_prefill] = call;
   FLASHLATENT_RETURN_IF_ERROR(cuda::check_alignment("q", inputs.q, 16));
   FLASHLATENT_RETURN_IF_ERROR(cuda::check_alignment("key_cache", inputs.key_cache, 16));
   FLASHLATENT_RETURN_IF_ERROR(cuda::check_alignment("value_cache", inputs.value_cache, 16));

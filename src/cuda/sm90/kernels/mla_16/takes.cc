@@ -25,7 +25,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-std::optional<std::string> declines_turns(const DecodeProblem& problem) {
+std::optional<std::string> declines_turns(const DecodeProblem& problem, bool /*max_logits*/) {
   if (auto reason = declines(problem)) return reason;
   InstanceKey key = mla_16::key_of(problem, loading_of(problem), 1);
   key.turns = true;

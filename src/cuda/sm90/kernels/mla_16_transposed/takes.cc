@@ -61,7 +61,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-std::optional<std::string> declines_turns(const DecodeProblem& problem) {
+std::optional<std::string> declines_turns(const DecodeProblem& problem, bool /*max_logits*/) {
   if (!goes_by_lists(problem))
     return "there is one cache, whose row is not all value; two caches, or one whose row is, are accepted";
   if (auto reason = declines_listed(problem)) return reason;

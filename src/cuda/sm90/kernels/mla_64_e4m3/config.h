@@ -13,13 +13,14 @@ enum class Supply { kBoxes, kTokens, kListed };
 
 /// kQkDim_: 576, or 512 without RoPE. kRows_: query rows a tile, N of the products with V. kOverlaps_: a
 /// block's scores, or their first chain, are computed while the previous block's P is: 2 to 3 % faster with
-/// 64 rows, no faster with 16. kChains_: the sums of products that make a score.
-template <int kQkDim_, int kRows_, Supply kSupply_, bool kOverlaps_ = kRows_ == 64,
+/// 64 rows, no faster with 16. kChains_: the sums of products that make a score. kTurns_: for sparse prefill.
+template <int kQkDim_, int kRows_, Supply kSupply_, bool kTurns_ = false, bool kOverlaps_ = kRows_ == 64,
           int kChains_ = e4m3_latent::score_chains(kRows_)>
 struct Config {
   using Element = __nv_bfloat16;  // of the output
   static constexpr int kRows = kRows_;
   static constexpr Supply kSupply = kSupply_;
+  static constexpr bool kTurns = kTurns_;
   static constexpr bool kOverlaps = kOverlaps_;
   static constexpr int kChains = kChains_;
   static constexpr int kScores = kRows == 16 ? 3 : 2;  // buffers of a block's scores in a scorer's registers

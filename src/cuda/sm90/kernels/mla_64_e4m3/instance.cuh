@@ -22,6 +22,19 @@ constexpr cuda::DenseInstance instance() {
           .merges = true};
 }
 
+template <int kQkDim, int kRows>
+constexpr cuda::DenseInstance turns_instance() {
+  using Shape = Config<kQkDim, kRows, Supply::kTokens, /*kTurns_=*/true>;
+  return {.key = cuda::in_turn(key(kQkDim, kRows, cuda::Loading::kTokens)),
+          .kernel = cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>(),
+          .boxes = {.kv = cuda::kv_atoms_map, .query = nullptr}};
+}
+
+template <int kQkDim>
+constexpr auto turns_instances() {
+  return std::array{turns_instance<kQkDim, kFewRows>(), turns_instance<kQkDim, kTileRows>()};
+}
+
 template <int kQkDim>
 constexpr auto instances() {
   using enum Supply;

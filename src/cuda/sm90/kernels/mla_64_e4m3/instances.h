@@ -7,7 +7,9 @@
 namespace flashlatent::mla_64_e4m3 {
 
 using Instances = std::array<cuda::DenseInstance, kKeys.size()>;
+using TurnsInstances = std::array<cuda::DenseInstance, kTurnsKeys.size()>;
 
 extern const Instances kInstances;
+extern const TurnsInstances kTurnsInstances;
 
 }  // namespace flashlatent::mla_64_e4m3

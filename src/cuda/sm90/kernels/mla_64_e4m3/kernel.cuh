@@ -1,4 +1,5 @@
-// Decode from an e4m3 latent cache with e4m3 products: one warpgroup loads, one scores, two multiply with V.
+// Decode and sparse prefill from an e4m3 latent cache with e4m3 products: one warpgroup loads, one scores,
+// two multiply with V.
 //
 //   loader     | 576 bytes a token, as they are in the cache
 //   scorer     | S0 = Q K0^T, P0 | S1 = Q K1^T, P1    | S2 = Q K2^T, P2    | ...
@@ -37,12 +38,12 @@ __device__ __forceinline__ void score(SharedMemory<Config>& shared, const sm90::
 template <class Config>
 __device__ __forceinline__ void list(sm90::SegmentList& segments, const sm90::DecodeArguments& args,
                                      bool is_first) {
-  if constexpr (!Config::kLists) {
+  if constexpr (!Config::kLists && !Config::kTurns) {
     if (schedule::combines_shares(args.geometry.partition)) {
       return sm90::list_share(segments, sm90::Part<true>(args).find());
     }
   }
-  sm90::list_segments<false, Config::kLists>(segments, args, is_first);
+  sm90::list_segments<Config::kTurns, Config::kLists>(segments, args, is_first);
 }
 
 template <class Config>

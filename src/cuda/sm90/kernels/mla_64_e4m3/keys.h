@@ -23,5 +23,12 @@ constexpr std::array<cuda::InstanceKey, 6> keys(int qk_dim) {
            key(qk_dim, kTileRows, cuda::Loading::kListedFp8)}};
 }
 inline constexpr auto kKeys = cuda::joined(keys(e4m3_latent::kDim), keys(e4m3_latent::kLatentDim));
+/// Sparse prefill, token by token.
+constexpr std::array<cuda::InstanceKey, 2> turns_keys(int qk_dim) {
+  return {{cuda::in_turn(key(qk_dim, kFewRows, cuda::Loading::kTokens)),
+           cuda::in_turn(key(qk_dim, kTileRows, cuda::Loading::kTokens))}};
+}
+inline constexpr auto kTurnsKeys =
+    cuda::joined(turns_keys(e4m3_latent::kDim), turns_keys(e4m3_latent::kLatentDim));
 
 }  // namespace flashlatent::mla_64_e4m3

@@ -6,7 +6,8 @@ namespace flashlatent::mla_64_e4m3 {
 
 Status launch(const DecodeCall& call) {
   return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading) {
-    return cuda::find_instance({kInstances}, key_of(c.problem, c.geometry, c.inputs.kv_cache.shape[0] > 0));
+    return cuda::find_instance({kInstances, kTurnsInstances},
+                               key_of(c.problem, c.geometry, c.inputs.kv_cache.shape[0] > 0));
   });
 }
 

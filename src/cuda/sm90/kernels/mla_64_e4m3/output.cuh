@@ -193,7 +193,7 @@ class Output {
     return sm90::first_partial_row<kRows>(args_, work);
   }
 
-  /// Row n's lse, and the final factor of its sums.
+  /// Row n's lse, the final factor of its sums, and in sparse prefill its largest score.
   __device__ __forceinline__ void finish_row(const sm90::Work& work, int n, bool any) const {
     const BlockScales<kRows>& of = shared_.scales[place_.index()];
     const sm90::RowScale scale = any ? sm90::finish_row(of.base[n], of.sum[n]) : sm90::finish_row(0, 0);
@@ -210,6 +210,11 @@ class Output {
       }
     }
     shared_.factor[n] = factor;
+    if constexpr (Config::kTurns) {
+      if (n >= work.tile.rows) return;
+      const float largest = any ? shared_.largest.of_row[place_.index()][n] : -INFINITY;
+      sm90::write_max_logit(args_.max_logits, work.tile, shared_.row_place[n].head, largest, scale.lse);
+    }
   }
 
   /// The final output.

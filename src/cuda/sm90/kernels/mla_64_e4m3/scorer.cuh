@@ -29,6 +29,7 @@ class Scorer {
       scale_[h] = scale == 0 ? kLeastScale : scale;
       base_[h] = -INFINITY;
       sum_[h] = 0;
+      largest_[h] = -INFINITY;
     }
   }
 
@@ -207,6 +208,7 @@ class Scorer {
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
       const bool empty = max[h] == -INFINITY;
+      if constexpr (Config::kTurns) largest_[h] = fmaxf(largest_[h], max[h] * scale_[h]);
       // Rounded up, or P of huge scores could be larger than e4m3 has room for.
       base[h] = empty ? 0.0F : __fsub_ru(__fmul_ru(max[h], scale_[h]), kLargest);
       moves[h] = !empty && !(base[h] - base_[h] <= Config::kSlack);
@@ -260,6 +262,7 @@ class Scorer {
         if (lane % 4 == 0) {
           to.base[row(h)] = base_[h];
           to.sum[row(h)] = sum;
+          if constexpr (Config::kTurns) shared_.largest.of_row[place][row(h)] = largest_[h];
         }
       }
     }
@@ -273,6 +276,7 @@ class Scorer {
   RingPlace<Config::kPlaces> place_;        // of its P
   std::uint64_t live_ = 0;                  // which tokens of the present block count
   float scale_[2], base_[2], sum_[2];       // of this thread's rows; sums of its tokens
+  float largest_[2];                        // kTurns: scores of its rows so far, to base 2
 };
 
 }  // namespace flashlatent::mla_64_e4m3

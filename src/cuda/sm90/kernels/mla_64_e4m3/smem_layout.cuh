@@ -21,6 +21,13 @@ struct alignas(16) BlockScales {
   float base[kRows], sum[kRows];  // after a segment's last block: what sums are relative to, and of P
 };
 
+/// Sparse prefill: an item's rows' largest scores, to base 2, for the place of P of its last block.
+template <class Config>
+struct LargestScores {
+  float of_row[Config::kPlaces][Config::kRows];
+};
+struct None {};
+
 template <class Config_>
 struct alignas(1024) SharedMemory {
   using Config = Config_;
@@ -40,6 +47,7 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier has_p[Config::kPlaces], p_free[Config::kPlaces];
   sm90::SegmentList segments;
   sm90::MergeBegun merge;
+  [[no_unique_address]] std::conditional_t<Config::kTurns, LargestScores<Config>, None> largest;
 };
 
 inline constexpr int kMaxSharedBytes = 227 * 1024;

@@ -8,6 +8,9 @@
 namespace flashlatent::mla_64_e4m3 {
 
 cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& geometry, bool has_pages) {
+  if (geometry.partition == schedule::Partition::kTurns) {
+    return cuda::in_turn(key(problem.cache.qk_dim, geometry.tile_rows, cuda::Loading::kTokens));
+  }
   const bool boxes = has_pages && !problem.sparse.enabled && problem.cache.page_size % kPageTokens == 0;
   return key(problem.cache.qk_dim, geometry.tile_rows,
              cuda::goes_by_lists(problem) ? cuda::Loading::kListedFp8
@@ -38,6 +41,11 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
+std::optional<std::string> declines_turns(const DecodeProblem& problem, bool /*max_logits*/) {
+  if (auto reason = declines_tokens(problem, {KvFormat::kE4m3})) return reason;
+  return declines(problem);
+}
+
 }  // namespace
 
 const DecodeKernel kE4m3Kernel = {
@@ -49,6 +57,7 @@ const DecodeKernel kE4m3Kernel = {
     .declines = declines,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(mla_64_e4m3::launch),
+    .declines_turns = declines_turns,
 };
 
 }  // namespace flashlatent::cuda

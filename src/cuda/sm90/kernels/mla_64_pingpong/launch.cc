@@ -40,8 +40,7 @@ Status launch(const DecodeCall& call) {
   if (needs_boxes(call) && call.inputs.kv_cache.shape[0] == 0) return launch_without_pages(call);
   return cuda::launch_dense(call, [](const DecodeCall& c, Loading loading) {
     const DecodeProblem& p = c.problem;
-    const bool is_prefill = c.max_logits.present();
-    if (is_prefill) {
+    if (c.sparse_prefill) {
       return cuda::find_instance(
           {kTurns, kTurnsFp8, kTurnsListed, kTurnsListed576, kTurnsE4m3, kTurnsRecords},
           turns_key_of(p, c.geometry));

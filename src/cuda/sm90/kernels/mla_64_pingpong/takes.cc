@@ -90,7 +90,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return unknown_dimensions(problem);
 }
 
-std::optional<std::string> declines_turns(const DecodeProblem& problem) {
+std::optional<std::string> declines_turns(const DecodeProblem& problem, bool /*max_logits*/) {
   if (auto reason = declines_cache(problem)) return reason;
   const InstanceKey key = mla_64_pingpong::turns_key_of(problem, schedule::Geometry{});
   if (is_listed({mla_64_pingpong::kTurnsKeys, mla_64_pingpong::kTurnsFp8Keys,

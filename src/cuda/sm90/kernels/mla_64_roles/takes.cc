@@ -36,7 +36,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-std::optional<std::string> declines_turns(const DecodeProblem& problem) {
+std::optional<std::string> declines_turns(const DecodeProblem& problem, bool /*max_logits*/) {
   if (auto reason = declines_tokens(problem, {KvFormat::kPlain})) return reason;
   InstanceKey key = mla_64_roles::key_of(problem);
   key.turns = true;

@@ -76,7 +76,8 @@ nb::tuple sparse_prefill_arrays(
   if (new_out) out = empty_like(q, {s_q, h_q, v_dim}, call.problem.query.e4m3 ? "bfloat16" : nullptr);
   if (new_max) max_logits = empty_like(q, {s_q, h_q}, "float32");
   if (new_lse) lse = empty_like(q, {s_q, h_q}, "float32");
-  const Array out_array = Array::output("out", out, bits, new_out);
+  const std::optional<Dtype> out_bits = call.problem.query.e4m3 ? Dtype::kBF16 : bits;
+  const Array out_array = Array::output("out", out, out_bits, new_out);
   const Array max_array = Array::output("max_logits", max_logits, {}, new_max);
   const Array lse_array = Array::output("lse", lse, {}, new_lse);
   const SparsePrefillOutputs outputs{out_array.view(), max_array.view(), lse_array.view(), edges.fp8()};

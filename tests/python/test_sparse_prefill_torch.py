@@ -60,6 +60,39 @@ def test_operator_compiles_and_fakes_agree(device):
                           {"softmax_scale": case.scale, **options})
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_without_largest_scores(device):
+    case = Prefill(lengths=True, sink=True)
+    q, kv, indices, options = tensors(case, device)
+    options |= {"softmax_scale": case.scale, "with_max_logits": False}
+    out, max_logits, lse = flashlatent.torch.sparse_prefill(q, kv, indices, **options)
+    assert max_logits.shape == (0,)
+    with_them = flashlatent.torch.sparse_prefill(q, kv, indices, **{**options, "with_max_logits": True})
+    assert torch.equal(out, with_them[0]) and torch.equal(lse, with_them[2])
+    torch.library.opcheck(torch.ops.flashlatent.sparse_prefill, (q, kv, indices), options)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("heads", [16, 70])
+def test_e4m3_queries(heads, device):
+    generator = torch.Generator().manual_seed(heads)
+    pages = torch.randn((24, 4, 1, 576), generator=generator).bfloat16().to(device)
+    cache = flashlatent.convert_cache(pages, format="e4m3")
+    q = torch.randn((5, heads, 576), generator=generator).to(torch.float8_e4m3fn).to(device)
+    indices = torch.randint(0, 96, (5, 1, 70), generator=generator, dtype=torch.int32).to(device)
+    options = {"softmax_scale": 576**-0.5, "q_scale": torch.full((heads,), 0.5, device=device),
+               "kv_scale": torch.ones(1, device=device), "kv_format": "e4m3"}
+    out, max_logits, lse = flashlatent.torch.sparse_prefill(q, cache, indices, **options)
+    torch.library.opcheck(torch.ops.flashlatent.sparse_prefill, (q, cache, indices), options)
+    assert out.dtype == torch.bfloat16
+    plain = q.float().mul(0.5).bfloat16()
+    rows = cache.view(torch.float8_e4m3fn).to(torch.bfloat16).view(96, 1, 576)
+    expected = flashlatent.sparse_prefill(plain, rows, indices, softmax_scale=576**-0.5)
+    assert (out.float() - expected[0].float()).norm() < 0.05 * expected[0].float().norm()
+    torch.testing.assert_close(max_logits, expected[1], rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(lse, expected[2], rtol=2e-3, atol=2e-3)
+
+
 def two_caches(case, device, e4m3):
     """The case's rows in pages of 4 tokens, its last indices by a second cache with the same tokens: (q, kv, indices,
     options)."""

@@ -290,6 +290,27 @@ TEST(PrefillCandidates, LargestScoresOfLists) {
             "max_logits are wanted; of the fp8_584 cache this kernel takes calls without");
 }
 
+// A kernel that multiplies in bf16 alone would take e4m3 queries for bf16.
+TEST(PrefillCandidates, ProductsOfE4m3) {
+  for (int qk_dim : {576, 512}) {
+    for (int heads : {8, 32, 64, 200}) {
+      for (bool e4m3_query : {true, false}) {
+        runtime::CaseSpec spec = pages_of(KvFormat::kE4m3, qk_dim, heads, false);
+        spec.products = Products::kFp8;
+        spec.e4m3_query = e4m3_query;
+        bool taken = false;
+        for (const Candidate& candidate : of_cuda(spec)) {
+          if (!candidate.reason.empty()) continue;
+          const std::string_view name = candidate.kernel->name;
+          EXPECT_TRUE(name == "mla_64_e4m3" || (name == "fp8_32" && qk_dim == 576 && heads <= 32)) << name;
+          taken = true;
+        }
+        EXPECT_TRUE(taken) << qk_dim << ", " << heads << " heads";
+      }
+    }
+  }
+}
+
 // mla_64_pingpong stands in for mla_64_roles where that cannot read q or write out.
 TEST(PrefillCandidates, TheSubstituteTakesWhatItStandsInFor) {
   int taken = 0;

@@ -92,6 +92,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 
 std::optional<std::string> declines_turns(const DecodeProblem& problem, bool /*max_logits*/) {
   if (auto reason = declines_cache(problem)) return reason;
+  if (auto reason = declines_e4m3_products(problem)) return reason;
   const InstanceKey key = mla_64_pingpong::turns_key_of(problem, schedule::Geometry{});
   if (is_listed({mla_64_pingpong::kTurnsKeys, mla_64_pingpong::kTurnsFp8Keys,
                  mla_64_pingpong::kTurnsListedKeys, mla_64_pingpong::kTurnsListed576Keys,

@@ -381,6 +381,7 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
     if (c.name.find(options.filter) == std::string::npos) continue;
     c.problem.options.batch_invariant = options.batch_invariant;
     c.rmse |= options.rmse;
+    c.deviation = options.deviation.value_or(c.deviation);
     cases.push_back(std::move(c));
   }
   if (cases.empty()) {
@@ -513,6 +514,10 @@ void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchO
   app.add_flag("--with-unrounded-scales", options.with_unrounded_scales,
                "Also time the call with fp32 scales that are no powers of two, as vLLM writes them: one more "
                "column, over the time of powers of two");
+  app.add_option(
+         "--deviation", options.deviation,
+         "Standard deviation of queries and cached rows, which are normal; left out: 0.1 (suite etap: 1)")
+      ->check(number_between(1e-6, 1e6));
   app.add_option("--repeats", options.timing.repeats, "Timed calls; the median is reported")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();

@@ -35,6 +35,7 @@ struct BenchOptions {
   bool explain = false;
   bool list = false;
   std::uint64_t seed = 0;
+  std::optional<float> deviation;  ///< Of the normal inputs; not given: the case's.
   std::string json;
   ExecutorOptions executor;
 

@@ -17,7 +17,6 @@ struct ShapeOptions {
   std::vector<int> lengths;
   DecodeProblem problem;
   std::string dtype = "bf16";
-  float deviation = 0.1F;
 };
 
 struct BenchDenseOptions {
@@ -35,7 +34,6 @@ BenchCase case_of(const ShapeOptions& shape) {
   c.problem.options.softmax_scale = 1.0F / std::sqrt(static_cast<float>(c.problem.cache.qk_dim));
   c.distribution = shape.distribution;
   c.mean_length = shape.mean_length;
-  c.deviation = shape.deviation;
   c.lengths = make_lengths(shape.distribution, shape.batch, shape.mean_length, c.problem.query.tokens);
   if (!shape.lengths.empty()) {
     c.lengths = shape.lengths;
@@ -93,10 +91,6 @@ void add_shape_options(CLI::App& app, ShapeOptions& shape) {
   add("--page-size", cache.page_size, "Tokens a page", 1 << 20);
   app.add_option("--dtype", shape.dtype, "bf16 or fp16")
       ->check(CLI::IsMember({"bf16", "fp16"}))
-      ->capture_default_str()
-      ->group("Shape");
-  app.add_option("--deviation", shape.deviation, "Deviation of the normal inputs")
-      ->check(number_between(1e-6, 1e6))
       ->capture_default_str()
       ->group("Shape");
   app.add_flag("--causal,!--no-causal", problem_options.causal, "Causal mask (suites: always)")

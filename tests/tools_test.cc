@@ -576,6 +576,17 @@ TEST_F(Program, DecodeFindsAWrongLargestScore) {
                  {"--prefill is rows", "pages"});
 }
 
+TEST_F(Program, SparsePrefillOfE4m3Queries) {
+  const std::string path = file("case.safetensors");
+  for (const char* queries :
+       {"--e4m3-queries --query-scales 1", "--e4m3-queries --split-query", "--products fp8"}) {
+    expect_right("make-case " + path +
+                 " --prefill pages --kv e4m3 --scales 1 --topk 9 --lengths 70,0,80 --heads 4 " + queries);
+    expect_right("decode " + path + " --backend cpu");
+  }
+  expect_refused("make-case " + path + " --prefill rows --topk 9 --e4m3-queries", {"q is e4m3"});
+}
+
 TEST_F(Program, DecodeRefusesBadFiles) {
   expect_refused("decode " + file("absent.safetensors"), {"absent.safetensors", "No such file"});
   expect_refused("decode " + directory_.path(), {directory_.path()});

@@ -317,7 +317,7 @@ int run_make_case(const MakeCaseOptions& options) {
   if (inputs.q_rope.present()) tensors.push_back({"q_rope", inputs.q_rope});
   if (prefill) {
     for (io::NamedTensor& part : tensors) {
-      part.view = {part.view.data, cache.dtype, {query.batch, query.heads, part.view.shape[3]}};
+      part.view = {part.view.data, part.view.dtype, {query.batch, query.heads, part.view.shape[3]}};
     }
   }
   ConstTensorView rows, paged = cache_tensor(inputs.kv_cache, cache.format);

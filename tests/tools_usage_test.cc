@@ -80,8 +80,6 @@ TEST_F(Program, RefusesWhatItWouldIgnore) {
   expect_refused("replay --synthetic --model gqa:6:2:64 --heads 6", {"--heads", "gqa:6:2:64"});
   expect_refused("make-case " + c + " --ragged 1,2,0,1 --query-tokens 3", {"--ragged", "--query-tokens"});
   const std::string prefill = "make-case " + c + " --topk 9 --prefill ";
-  expect_refused(prefill + "pages --kv e4m3 --e4m3-queries", {"--prefill", "--e4m3-queries"});
-  expect_refused(prefill + "pages --kv e4m3 --products fp8", {"--prefill", "--products"});
   expect_refused(prefill + "rows --page-size 7", {"--page-size is 7", "--prefill is rows"});
   for (const char* list : {"1,,2", ",1", "1,", "1,x", "1, 2", "[1,,2]", "-1", "99999999999"}) {
     expect_refused("make-case " + c + " --lengths '" + list + "'",

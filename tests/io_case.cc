@@ -366,7 +366,7 @@ TEST(Case, BadCasesAreNamed) {
       {paged(), add("key_scale", {Dtype::kF32, {1}, {}}), "\"key_scale\" is fp32 (1); it belongs to a cache"},
       {e4m3(), no_meta("kv_format"), "tensor \"key_cache\" is uint8 (6, 3, 5, 8, 16); expected fp16"},
       {e4m3(), shape("key_scale", {2}), "tensor \"key_scale\" is fp32 (2); expected fp32 (1 or h_kv = 1)"},
-      {latent_e4m3(), shape("q_scale", {3}), "tensor \"q_scale\" is fp32 (3); expected fp32 (1 or h_q = 1)"},
+      {latent_e4m3(), shape("q_scale", {3}), "tensor \"q_scale\" is fp32 (3); expected fp32 (1 or h_q = 4)"},
       {e4m3(), dtype("q", Dtype::kF32), "expected bf16 or fp16 (batch, s_q, h_q, d)"},
       {latent_e4m3(), add("kv_scale", {Dtype::kF32, {1}, {0}}), "tensor kv_scale[0] is 0; positive finite"},
       {latent_e4m3(), add("q_scale", {Dtype::kF32, {4}, {kOne, kOne, -1}}), "tensor q_scale[2] is"},

@@ -18,6 +18,7 @@ _NUMBERS = {"v_dim": "an integer", "tokens": "an integer", "window": "an integer
             "slot_page_size": "an integer", "rank": "an integer", "ratio": "an integer", "groups": "an integer",
             "scale_columns": "an integer", "softmax_scale": "a number", "soft_cap": "a number", "norm": "a number",
             "q_norm": "a number"}
+_FLAGS = ("with_max_logits", "check_inputs")
 _FROM = {"flashlatent.convert_cache": "kv_cache", "flashlatent.copy_pages": "source"}  # what from_ is called
 _RANKS = {"kv_cache": (4,), "key_cache": (4, 5), "value_cache": (4,), "partial_out": (5,)}  # where sizes are made of them
 
@@ -34,6 +35,8 @@ def call(operator, *args, **options):
     for name, value in options.items():
         if (value is True or value is False) and name in _NUMBERS:
             raise ArgumentTypeError(f"{name} is {value}; {_NUMBERS[name]} is expected")
+        if name in _FLAGS and value is not True and value is not False:
+            raise ArgumentTypeError(f"{name} is {shown(value)}; True or False is expected")
     try:
         return operator(*args, **options)
     except FlashLatentError as error:

@@ -117,7 +117,7 @@ Status expect_apart(const SparsePrefillInputs& inputs, const SparsePrefillOutput
                                              {"workspace", &space},
                                              {"out_fp8.codes", &codes},
                                              {"out_fp8.scales", &scales}}};
-  std::array<NamedView, 10 + kRotationTensors<SparsePrefillInputs>> read = {
+  std::array<NamedView, 11 + kRotationTensors<SparsePrefillInputs>> read = {
       {{"q", &inputs.q},
        {"q_rope", &inputs.q_rope},
        {"kv", &inputs.kv},
@@ -127,7 +127,8 @@ Status expect_apart(const SparsePrefillInputs& inputs, const SparsePrefillOutput
        {"extra_kv_cache", &inputs.extra_kv_cache},
        {"extra_indices", &inputs.extra_indices},
        {"extra_topk_length", &inputs.extra_topk_length},
-       {"kv_scale", &inputs.kv_scale}}};
+       {"kv_scale", &inputs.kv_scale},
+       {"q_scale", &inputs.q_scale}}};
   add_rotations(inputs, read.data() + read.size() - kRotationTensors<SparsePrefillInputs>);
   return expect_apart(written, read);
 }

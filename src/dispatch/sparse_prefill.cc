@@ -38,6 +38,9 @@ Status validate_kv(const ConstTensorView& kv, const CacheFormat& said, const Con
   }
   if (kv.rank == 3) return expect_strided("kv", kv, q.dtype, device, {-1, 1, d});
   FLASHLATENT_ASSIGN_OR_RETURN(const LatentFormat* format, resolve_format("kv", kv, said));
+  if (format->plain() && q.dtype == Dtype::kU8) {
+    return invalid_argument("q is ", to_string(q), "; with a cache of 16 bits bf16 and fp16 are accepted");
+  }
   const bool takes_e4m3 = format->scales == ScaleKind::kOfCache;
   if (!format->plain() && q.dtype != Dtype::kBF16 && !(takes_e4m3 && q.dtype == Dtype::kU8)) {
     return invalid_argument("q is ", to_string(q), "; with an ", format->name, " cache bf16",
@@ -97,9 +100,8 @@ Status validate_outputs(const DecodeProblem& problem, const SparsePrefillInputs&
   if (max_logits) {
     FLASHLATENT_RETURN_IF_ERROR(expect("max_logits", outputs.max_logits, Dtype::kF32, device, {s_q, h_q}));
   } else if (outputs.max_logits.present()) {
-    return invalid_argument(
-        "max_logits is ", to_string(outputs.max_logits),
-        ", but SparsePrefillOptions::max_logits is false; true is accepted, or no tensor");
+    return invalid_argument("max_logits is ", to_string(outputs.max_logits),
+                            ", but the call is one without largest scores; no tensor is accepted");
   }
   return expect("lse", outputs.lse, Dtype::kF32, device, {s_q, h_q});
 }

@@ -227,8 +227,9 @@ class Checker : CaseTensors {
 
   Status query_scale() {
     if (is_there("q_scale") && q_.dtype != Dtype::kU8) return error("q_scale", "it belongs to a q of e4m3");
-    const bool each = tensor("q_scale").rank == 1 && extent("q_scale", 0) == heads_;
-    return scale("q_scale", {each ? "h_q" : "1 or h_q", each ? heads_ : 1});
+    const ConstTensorView given = tensor("q_scale");
+    const bool one = given.rank == 1 && given.shape[0] == 1;
+    return scale("q_scale", {one ? "1" : "1 or h_q", one ? 1 : heads_});
   }
 
   // Checks a scale of e4m3, if it is present.

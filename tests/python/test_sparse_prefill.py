@@ -127,7 +127,7 @@ def test_without_largest_scores():
     assert max_logits is None
     for given, again in zip((out, lse), case.call()[::2]):
         np.testing.assert_array_equal(given, again)
-    with pytest.raises(flashlatent.InvalidArgumentError, match="max_logits is fp32 .5, 9.*max_logits is false"):
+    with pytest.raises(flashlatent.InvalidArgumentError, match="max_logits is fp32 .5, 9.*without largest scores"):
         case.call(with_max_logits=False, max_logits=np.zeros((5, 9), np.float32))
 
 
@@ -144,6 +144,12 @@ def test_e4m3_queries():
     expected, expected_lse = flashlatent.decode(q[:, None], cache, indices=indices, v_dim=512, **options)
     np.testing.assert_allclose(bf16_values(out), bf16_values(expected[:, 0]), rtol=2**-6, atol=2**-8)
     np.testing.assert_allclose(lse, expected_lse[..., 0], rtol=1e-3, atol=1e-3)
+    shared = np.zeros((5, 16), np.float32)
+    shared[0] = 0.5
+    with pytest.raises(flashlatent.InvalidArgumentError, match="lse .*overlaps q_scale"):
+        flashlatent.sparse_prefill(q, cache, indices, **{**options, "q_scale": shared[0], "lse": shared})
+    with pytest.raises(flashlatent.InvalidArgumentError, match="q is uint8 .*; with a cache of 16 bits bf16 and fp16"):
+        flashlatent.sparse_prefill(q, pages.view(np.float16), indices, softmax_scale=1.0)
     with pytest.raises(flashlatent.InvalidArgumentError, match="products is 'fp4'"):
         flashlatent.sparse_prefill(q, cache, indices, products="fp4", **options)
 

@@ -69,7 +69,22 @@ def test_without_largest_scores(device):
     assert max_logits.shape == (0,)
     with_them = flashlatent.torch.sparse_prefill(q, kv, indices, **{**options, "with_max_logits": True})
     assert torch.equal(out, with_them[0]) and torch.equal(lse, with_them[2])
+    with pytest.raises(flashlatent.FlashLatentError, match="with_max_logits is None; True or False is expected"):
+        flashlatent.torch.sparse_prefill(q, kv, indices, **{**options, "with_max_logits": None})
     torch.library.opcheck(torch.ops.flashlatent.sparse_prefill, (q, kv, indices), options)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_lengths_are_not_checked_unasked(device):
+    case = Prefill(lengths=True)
+    q, kv, indices, options = tensors(case, device)
+    options["softmax_scale"] = case.scale
+    expected = flashlatent.torch.sparse_prefill(q, kv, indices, **options)
+    options["topk_length"] = torch.where(options["topk_length"] == 0, -4, options["topk_length"])
+    for given, again in zip(flashlatent.torch.sparse_prefill(q, kv, indices, **options), expected):
+        assert torch.equal(given, again)
+    with pytest.raises(flashlatent.InvalidArgumentError, match=r"topk_length\[3\] is -4"):
+        flashlatent.torch.sparse_prefill(q, kv, indices, check_inputs=True, **options)
 
 
 @pytest.mark.parametrize("device", DEVICES)

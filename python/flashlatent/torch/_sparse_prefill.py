@@ -25,8 +25,14 @@ def _or_empty(max_logits, q):
     return q.new_empty(0, dtype=torch.float32) if max_logits is None else max_logits
 
 
+def _native_call(q, kv, indices, **options):
+    # An operator is not given what equals a default; the native function's own default checks on the CPU.
+    options.setdefault("check_inputs", False)
+    return _native.sparse_prefill(q, kv, indices, **with_edges(options))
+
+
 def _sparse_prefill(q, kv, indices, **options):
-    out, max_logits, lse = _native.sparse_prefill(q, kv, indices, **with_edges(options))
+    out, max_logits, lse = _native_call(q, kv, indices, **options)
     return out, _or_empty(max_logits, q), lse
 
 
@@ -44,7 +50,7 @@ def _sparse_prefill_fake(q, kv, indices, *, v_dim=512, with_max_logits=True, **o
 
 
 def _sparse_prefill_out(q, kv, indices, **options):
-    _native.sparse_prefill(q, kv, indices, **with_edges(options))
+    _native_call(q, kv, indices, **options)
 
 
 def _sparse_prefill_fp8(q, kv, indices, *, scale_columns=128, groups=1, **options):
@@ -52,7 +58,7 @@ def _sparse_prefill_fp8(q, kv, indices, *, scale_columns=128, groups=1, **option
     tokens, heads, _ = q.shape
     codes, scales = _edges.empty_fp8_output(q, tokens=tokens, heads=heads, v_dim=options.get("v_dim", 512), groups=groups,
                                             scale_columns=scale_columns)
-    _, max_logits, lse = _native.sparse_prefill(q, kv, indices, out_fp8=(codes, scales), **with_edges(options))
+    _, max_logits, lse = _native_call(q, kv, indices, out_fp8=(codes, scales), **options)
     return codes.view(torch.float8_e4m3fn), scales, _or_empty(max_logits, q), lse
 
 

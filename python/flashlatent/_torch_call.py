@@ -18,7 +18,7 @@ _NUMBERS = {"v_dim": "an integer", "tokens": "an integer", "window": "an integer
             "slot_page_size": "an integer", "rank": "an integer", "ratio": "an integer", "groups": "an integer",
             "scale_columns": "an integer", "softmax_scale": "a number", "soft_cap": "a number", "norm": "a number",
             "q_norm": "a number"}
-_FLAGS = ("with_max_logits", "check_inputs")
+_FLAGS = ("batch_invariant", "causal", "check_inputs", "out_edge", "q_edge", "with_max_logits")
 _FROM = {"flashlatent.convert_cache": "kv_cache", "flashlatent.copy_pages": "source"}  # what from_ is called
 _RANKS = {"kv_cache": (4,), "key_cache": (4, 5), "value_cache": (4,), "partial_out": (5,)}  # where sizes are made of them
 
@@ -30,8 +30,8 @@ def tensors(operator, args, options):
 
 
 def call(operator, *args, **options):
-    """Calls an operator; raises ArgumentTypeError for arguments that torch refuses, and True or False for numbers, which
-    it takes."""
+    """Calls an operator; raises ArgumentTypeError for arguments that torch refuses, and for what it takes: True or False
+    for numbers, numbers and None for True or False."""
     for name, value in options.items():
         if (value is True or value is False) and name in _NUMBERS:
             raise ArgumentTypeError(f"{name} is {value}; {_NUMBERS[name]} is expected")

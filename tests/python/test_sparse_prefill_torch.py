@@ -69,8 +69,9 @@ def test_without_largest_scores(device):
     assert max_logits.shape == (0,)
     with_them = flashlatent.torch.sparse_prefill(q, kv, indices, **{**options, "with_max_logits": True})
     assert torch.equal(out, with_them[0]) and torch.equal(lse, with_them[2])
-    with pytest.raises(flashlatent.FlashLatentError, match="with_max_logits is None; True or False is expected"):
-        flashlatent.torch.sparse_prefill(q, kv, indices, **{**options, "with_max_logits": None})
+    for name, value in (("with_max_logits", None), ("with_max_logits", 0), ("check_inputs", 1)):
+        with pytest.raises(flashlatent.ArgumentTypeError, match=f"^{name} is {value}; True or False is expected"):
+            flashlatent.torch.sparse_prefill(q, kv, indices, **{**options, name: value})
     torch.library.opcheck(torch.ops.flashlatent.sparse_prefill, (q, kv, indices), options)
 
 

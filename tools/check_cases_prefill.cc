@@ -193,14 +193,18 @@ void add_full_prefill_cases(std::vector<CaseSpec>& cases) {
 
 namespace {
 
-/// Half of the e4m3 caches without an extra cache: products in e4m3, from e4m3 queries or not.
+/// Half of the e4m3 caches without an extra cache: products in e4m3, or queries.
 void draw_e4m3_products(std::uint64_t seed, int number, CaseSpec& spec) {
   Draw draw(seed ^ 0x65346D33ULL, number);
   if (spec.format != KvFormat::kE4m3 || !spec.extra_lengths.empty() || draw.one_in(2)) return;
   spec.products = Products::kFp8;
   spec.e4m3_query = draw.one_in(2);
-  if (spec.e4m3_query) spec.query_scales = draw.of({0, 1, spec.heads});
   if (spec.logit_scale <= 0) spec.logit_scale = 1;
+  if (!spec.e4m3_query) return;
+  spec.query_scales = draw.of({0, 1, spec.heads});
+  // On CUDA fp8_32 alone multiplies e4m3 queries in bf16.
+  const bool may_be_bf16 = spec.qk_dim == 576 && spec.heads <= 32;
+  spec.products = draw.of({Products::kFp8, Products::kAuto, may_be_bf16 ? Products::kBf16 : Products::kFp8});
 }
 
 CaseSpec random_prefill_case(std::uint64_t seed, int number) {

@@ -385,6 +385,12 @@ TEST(Case, BadCasesAreNamed) {
       {prefill(), add("extra_kv_cache", {Dtype::kBF16, {3, 3, 1, 576}, {}}),
        "tensor \"extra_indices\" is missing; expected int32 (s_q = 7, h_kv = 1, extra_topk)"},
       {prefill(), shape("q", {7, 4, 575}), "expected bf16 (s_kv, h_kv, d = 575)"},
+      {prefill(),
+       [](Draft& draft) {
+         draft.metadata["kv_format"] = "e4m3";
+         draft.tensors["q"].dtype = Dtype::kU8;
+       },
+       "\"q\" is uint8 (7, 4, 576); with rows (kv) bf16 and fp16 are accepted"},
       {dense(), meta("q_norm", "-1"), "metadata \"q_norm\" is \"-1\"; expected 0 (no norm), or a"},
       {dense(), meta("q_norm", "1e-40"),
        "metadata \"q_norm\" is \"1e-40\"; expected 0 (no norm), or a finite number of 1.2e-38"},

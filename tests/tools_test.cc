@@ -565,7 +565,8 @@ TEST_F(Program, DecodeFindsAWrongReference) {
 
 TEST_F(Program, DecodeFindsAWrongLargestScore) {
   const std::string path = file("case.safetensors");
-  expect_right("make-case " + path + " --prefill rows --topk 9 --lengths 70,80 --heads 4");
+  expect_right("make-case " + path + " --prefill rows --topk 9 --lengths 70,80 --heads 4",
+               {"sparse prefill as sparse decode"});
   const Outcome wrong =
       run("decode " + change(path, "max_logits_ref", 5, -50) + " --backend cpu --json " + file("wrong.json"));
   EXPECT_EQ(wrong.code, 1);

@@ -404,8 +404,9 @@ int run_make_case(const MakeCaseOptions& options) {
   if (Status status = io::write_safetensors(options.path, tensors, metadata); !status.ok()) {
     return fail(status);
   }
-  fmt::print("{}: {}, lengths {}{}\n", options.path, to_string(random_case.problem),
-             fmt::join(spec.lengths, ","), options.no_reference ? ", no reference" : "");
+  fmt::print("{}: {}{}, lengths {}{}\n", options.path, prefill ? "sparse prefill as " : "",
+             to_string(random_case.problem), fmt::join(spec.lengths, ","),
+             options.no_reference ? ", no reference" : "");
   return kRight;
 }
 

@@ -123,6 +123,7 @@ class Checker : CaseTensors {
       if (is_there("kv")) return error("kv", "kv_cache is there, too; one of them is expected");
       FLASHLATENT_RETURN_IF_ERROR(latent_cache());
     } else {
+      if (q_.dtype == Dtype::kU8) return error("q", "with rows (kv) bf16 and fp16 are accepted");
       FLASHLATENT_RETURN_IF_ERROR(expect("kv", {q_.dtype}, {{"s_kv"}, {"h_kv"}, {"d", dim_}}));
       FLASHLATENT_RETURN_IF_ERROR(kv_format_absent());
       kv_heads = extent("kv", 1);

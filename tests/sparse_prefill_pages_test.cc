@@ -10,7 +10,21 @@
 namespace flashlatent {
 namespace {
 
-class PrefillPages : public SparsePrefill {};
+class PrefillPages : public SparsePrefill {
+ protected:
+  /// Checks the call by each kernel that takes it; returns how many do.
+  int check_by_each_kernel(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options) {
+    int ran = 0;
+    for (const KernelInfo& kernel : kernels()) {
+      if (kernel.backend != GetParam()) continue;
+      executor_.kernel = kernel.name;
+      if (!takes(inputs, options)) continue;
+      ++ran;
+      check(inputs, options);
+    }
+    return ran;
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Backends, PrefillPages, ::testing::Values(Backend::kCpu, Backend::kCuda),
                          [](const auto& info) { return to_string(info.param); });
 
@@ -62,13 +76,7 @@ TEST_P(PrefillPages, EveryKernelThatTakesPagesAndTwoCaches) {
         const runtime::RandomCase c = runtime::make_case(spec, 2);
         const SparsePrefillInputs inputs = runtime::prefill_inputs(c.inputs);
         const SparsePrefillOptions options = options_of(c.problem.options.softmax_scale);
-        for (const KernelInfo& kernel : kernels()) {
-          if (kernel.backend != GetParam()) continue;
-          executor_.kernel = kernel.name;
-          if (!takes(inputs, options)) continue;
-          ++ran;
-          check(inputs, options);
-        }
+        ran += check_by_each_kernel(inputs, options);
       }
     }
   }
@@ -95,13 +103,7 @@ TEST_P(PrefillPages, WithoutLargestScores) {
         const SparsePrefillOptions options = without_max_logits(c.problem);
         executor_.kernel = "";
         check(inputs, options);
-        for (const KernelInfo& kernel : kernels()) {
-          if (kernel.backend != GetParam()) continue;
-          executor_.kernel = kernel.name;
-          if (!takes(inputs, options)) continue;
-          ++ran;
-          check(inputs, options);
-        }
+        ran += check_by_each_kernel(inputs, options);
       }
     }
   }
